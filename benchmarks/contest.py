@@ -24,6 +24,7 @@ from attnlab.measure.bench import NAIVE, SDPA, BenchResult, ratios
 from attnlab.measure.bench.cases import Case, Inputs, choose_cases, split_options, work_of
 from attnlab.measure.bench.timing import Limits, measure, read_lengths, spare_memory
 from attnlab.report.screen import show_all
+from attnlab.store.records import plain
 
 MAKER = f"{Path(__file__).resolve().with_name('peers.py')}:prepare_fields"
 LENGTHS = "512,2048,8192,16384"
@@ -264,7 +265,7 @@ def main() -> None:
     for verdict in verdicts:
         console.print(str(verdict), soft_wrap=True)
     if given.json:
-        told = {"results": [one.to_dict() for one in found], "verdicts": [vars(one) for one in verdicts]}
+        told = {"results": [plain(one) for one in found], "verdicts": [vars(one) for one in verdicts]}
         given.json.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     sys.exit(any(one.met is False for one in verdicts))
 

@@ -37,8 +37,11 @@ from attnlab.design.results import number
 from attnlab.lm.exams import Examination
 from attnlab.lm.model import count_parameters, meta_model
 from attnlab.lm.preview import preview
+from attnlab.measure.approximation import PROJECTED, Approximation
+from attnlab.measure.bench import ReachResult
 from attnlab.report.words import count, duration, figure, percent, span
 from attnlab.store.folders import is_written, read_json
+from attnlab.store.records import convert
 from attnlab.studies.ready import PUBLISHED
 
 Verdict = Literal["reproduces", "exceeds", "contradicts", "not shown", "not comparable", "not run"]
@@ -67,7 +70,7 @@ STUDIES = {
     ),
     "linformer-error": (
         "C1",
-        "attnlab mechanisms show linformer --error --run RUNS/prose-linformer --fit 100 --draws 8",
+        "attnlab mechanisms show linformer --error --run RUNS/prose-linformer --draws 8",
         "attention is nearly low rank; Linformer needs a rank of the order of 1/error²",
     ),
     "reach": ("C2", "attnlab bench dot bigbird --reach 1GB", "BigBird: 8 times longer texts in the same memory"),
@@ -409,23 +412,20 @@ def commonest(row: Result) -> str:
 
 def low_rank(result: Result) -> Iterator[Row]:
     """C1."""
-    command, ranks = result["command"], result["spectrum"]["rank_for_error"]
-    listed = "; ".join(f"{sample} {one['0.5']}, {one['0.2']}, {one['0.1']}" for sample, one in ranks.items())
-    found = f"rank for an error of 50, 20 and 10 %, of {len(result['spectrum']['values'][0])} tokens: {listed}"
+    command, measured = result["command"], convert(Approximation, result)
+    listed = "; ".join(
+        f"{one.sample} {', '.join(str(one.rank_for(level)) for level in (0.5, 0.2, 0.1))}" for one in measured.spectrum
+    )
+    found = f"rank for an error of 50, 20 and 10 %, of {len(measured.spectrum[0].cumulative)} tokens: {listed}"
     yield Row("C1", "attention is nearly low rank", found, "not comparable", command)
-    for sample in result["samples"]:
-        rows = [one for one in result["rows"] if one["sample"] == sample and one["what"] == "output"]
-        few, many = (next(r for r in rows if r["form"] == "random projection" and r["value"] == k) for k in (8, 32))
-        ratio = many["mean"] / few["mean"]
-        half = ratio * half_width(*(one["std"] / one["mean"] for one in (few, many)), draws=few["draws"])
+    for sample in measured.samples:
+        by_rank = {row.value: row for row in measured.curve(sample, PROJECTED)}
+        few, many = by_rank[8], by_rank[32]
+        ratio = many.mean / few.mean
+        half = ratio * half_width(*(row.std / row.mean for row in (few, many)), draws=few.draws)
         said = f"rank of the order of 1/error²: at rank 32 half the error of rank 8, projected at random ({sample})"
         found = around("ratio", ratio, ratio - half, ratio + half)
         yield Row("C1", said, found, judge([0.5], ratio, ratio - half, ratio + half), command)
-        least = [min(r["median"] for r in rows if r["form"] == form and r["work"] < 1) for form in ("", "fitted")]
-        mean = next(one["median"] for one in rows if one["form"] == "mean")
-        said = f"(fitted, Linformer is nearer to exact attention than the mean of the values, with less work; {sample})"
-        found = f"least error: untrained {least[0]:.3f}, fitted {least[1]:.3f}, the mean {mean:.3f}"
-        yield Row("C1", said, found, claim(least[1] < mean, new=True), command)
 
 
 def half_width(*deviations: float, draws: int, tests: int = 1) -> float:
@@ -435,31 +435,25 @@ def half_width(*deviations: float, draws: int, tests: int = 1) -> float:
 
 def reach(result: Result) -> Iterator[Row]:
     """C2."""
-    within = result["reach"][0]
-    tokens = {one["label"]: one["tokens"] for one in within["reached"]}
-    guessed = {one["label"]: " (extrapolated)" for one in within["reached"] if not one["measured"]}
+    within = convert(ReachResult, result).reaches[0]
+    tokens = {row.label: row.tokens for row in within.reached}
+    guessed = {row.label: " (extrapolated)" for row in within.reached if not row.measured}
     for other, words in (("naive", "with all weights in memory"), ("SDPA", "fused")):
         ratio = tokens["bigbird"] / tokens[other]
         said = f"BigBird: 8 times longer texts than exact attention, {words}, in the same memory"
         lengths = (f"{name} {tokens[name]:,}{guessed.get(name, '')}" for name in ("bigbird", other))
-        found = f"{ratio:.3g} times; tokens in {within['budget']}: {', '.join(lengths)}"
+        found = f"{ratio:.3g} times; tokens in {within.budget}: {', '.join(lengths)}"
         yield Row("C2", said, found, judge([8], ratio, better="higher"), result["command"])
 
 
 def features(result: Result) -> Iterator[Row]:
     """C3."""
-    rows = {
-        (one["sample"], one["form"]): one
-        for one in result["rows"]
-        if one["what"] == "output" and one["value"] == FEATURES
-    }
-    kinds, samples = ("trigonometric", "positive"), result["samples"]
-    lost = {
-        one["sample"]: one["negative_sums"] for one in result["kernel"] if one["form"] == "trigonometric orthogonal"
-    }
-    errors = [[rows[sample, f"{kind} orthogonal"]["median"] for kind in kinds] for sample in samples]
+    measured = convert(Approximation, result)
+    rows = {(row.sample, row.form): row for row in measured.rows if row.value == FEATURES}
+    kinds, samples = ("trigonometric", "positive"), measured.samples
+    errors = [[rows[sample, f"{kind} orthogonal"].median for kind in kinds] for sample in samples]
     listed = "; ".join(
-        f"{sample}: error {trig:.3g}, positive {positive:.3g}, sums of weights below 0 in {percent(lost[sample])} of rows"
+        f"{sample}: error {trig:.3g}, positive {positive:.3g}"
         for sample, (trig, positive) in zip(samples, errors, strict=True)
     )
     said = "trigonometric features are unstable where weights are small, which they are for the largest std"
@@ -467,9 +461,11 @@ def features(result: Result) -> Iterator[Row]:
     for kind in kinds:
         for sample in samples:
             own, other = (rows[sample, f"{kind} {directions}"] for directions in ("orthogonal", "iid"))
-            half = half_width(own["std"], other["std"], draws=own["draws"], tests=len(kinds) * len(samples))
-            gain = other["mean"] - own["mean"]
-            found = f"mean error {own['mean']:.3g}, independent {other['mean']:.3g}, difference {number(gain)} ± {number(half)}"
+            half = half_width(own.std, other.std, draws=own.draws, tests=len(kinds) * len(samples))
+            gain = other.mean - own.mean
+            found = (
+                f"mean error {own.mean:.3g}, independent {other.mean:.3g}, difference {number(gain)} ± {number(half)}"
+            )
             said = f"orthogonal directions reduce the error of {kind} features ({sample})"
             yield Row("C3", said, found, above_zero(gain - half, gain + half), result["command"])
 

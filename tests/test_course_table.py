@@ -16,6 +16,7 @@ from attnlab import registry
 from attnlab.corpora import as_table, load_questions
 from attnlab.measure import approximation
 from attnlab.store.folders import write_folder
+from attnlab.store.records import encode
 from attnlab.studies.reports import Reports
 
 ROOT = Path(__file__).parents[1]
@@ -144,8 +145,8 @@ def test_a_study_of_recall_becomes_rows(course: Any, tmp_path: Path) -> None:
 
 def test_errors_of_features_become_rows(course: Any, tmp_path: Path) -> None:
     source = approximation.random_source((0.5, 2.0), tokens=32, width=8)
-    found = approximation.examine(registry.find("mechanism", "performer"), source, draws=3)
-    write_folder(tmp_path / "performer-error", "approximation", found.files())
+    measured = approximation.examine(registry.find("mechanism", "performer"), source, draws=3)
+    write_folder(tmp_path / "performer-error", "approximation", {"error.json": encode(measured)})
     unstable, *differences = course.rows_of(course.found_in(tmp_path), "performer-error")
     assert unstable.verdict == "reproduces"
     assert len(differences) == 4

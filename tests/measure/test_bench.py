@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from attnlab import registry
 from attnlab.errors import ConfigError, UserError
-from attnlab.measure import bench, pictures
+from attnlab.measure import bench
 from attnlab.measure.bench import (
     NAIVE,
     SDPA,
@@ -38,6 +38,7 @@ from attnlab.measure.bench.memory import MemoryProbe, measurable, watch
 from attnlab.measure.bench.timing import Limits, Trials
 from attnlab.report.document import Table
 from attnlab.report.text import as_markdown
+from attnlab.store import records
 from verbs import call
 
 linux = pytest.mark.skipif(not measurable(), reason="peak memory is measured on Linux only")
@@ -152,7 +153,10 @@ def made_up() -> BenchResult:
     slow = Row("naive", SDPA, (Point(512, 0.03, 30_000_000, 7), Point(1024, skipped="would need 12 GB")))
     setting = Conditions(1, 8, 256, True, seconds=15, memory=1e9, rounds=7, threads=1, memory_measured=True)
     return BenchResult(
-        (bar, fast, slow), setting, {"processor": "a machine", "torch": "2"}, {"other": "cannot be causal"}
+        bench.compared((bar, fast, slow)),
+        setting,
+        {"processor": "a machine", "torch": "2"},
+        {"other": "cannot be causal"},
     )
 
 
@@ -163,8 +167,8 @@ def texts(table: Table) -> list[list[str]]:
 
 def test_ratios_are_to_the_baseline_where_both_were_measured() -> None:
     result = made_up()
-    assert result.ratios(result.rows[1]) == {512: 2.0, 1024: 0.25}
-    assert result.ratios(result.rows[2]) == {512: 3.0}
+    assert result.rows[1].ratios == {512: 2.0, 1024: 0.25}
+    assert result.rows[2].ratios == {512: 3.0}
 
 
 def test_the_tables_say_what_was_measured_and_what_was_not() -> None:
@@ -186,31 +190,31 @@ def test_the_tables_say_what_was_measured_and_what_was_not() -> None:
 def test_without_a_baseline_the_time_itself_is_shown() -> None:
     result = made_up()
     bar = replace(result.rows[0], points=(result.rows[0].points[0], Point(1024, skipped="would take 16 s")))
-    times = texts(replace(result, rows=(bar, *result.rows[1:])).document().tables()[0])
+    times = texts(replace(result, rows=bench.compared((bar, *result.rows[1:]))).document().tables()[0])
     assert times[1][1:3] == ["10.0 ms", "slow"]
     assert times[2][1:] == ["2.00x", "10.0 ms", "never up to 512"]
 
 
 def test_the_json_has_times_ratios_memory_and_reasons() -> None:
-    told = json.loads(json.dumps(made_up().to_dict()))
-    bar, swift, naive = told["rows"]
-    assert bar["crossover"] is None
-    assert [point["ratio"] for point in bar["points"]] == [1.0, 1.0]
-    assert [point["ratio"] for point in swift["points"]] == [2.0, 0.25]
+    content = records.encode(made_up())
+    assert records.decode(BenchResult, content, Path("bench.json")) == made_up()
+    bar, swift, naive = json.loads(content)["rows"]
+    assert (bar["crossover"], bar["ratios"]) == (None, {"512": 1.0, "1024": 1.0})
+    assert (swift["baseline"], swift["ratios"]) == (SDPA, {"512": 2.0, "1024": 0.25})
+    assert 512 < swift["crossover"] < 1024
     assert naive["points"][1] == {
         "tokens": 1024,
         "seconds": None,
         "bytes": None,
         "runs": 0,
         "skipped": "would need 12 GB",
-        "ratio": None,
     }
 
 
-def test_the_picture_is_written_as_png_and_svg() -> None:
-    files = pictures.cost_files(made_up())
-    assert files["bench.png"].startswith(b"\x89PNG")
-    assert b"<svg" in files["bench.svg"]
+def test_time_and_memory_are_drawn_over_the_length() -> None:
+    time, memory = made_up().charts()
+    assert [list(line.y) for line in time.series] == [[10.0, 40.0], [20.0, 10.0], [30.0]]
+    assert [list(line.y) for line in memory.series] == [[3.0, 6.0], [5.0, 10.0], [30.0]]
 
 
 def test_a_cell_says_why_it_is_empty() -> None:
@@ -479,17 +483,20 @@ def test_budgets_are_read() -> None:
 
 def test_memory_is_compared_with_naive_attention_and_time_with_sdpa() -> None:
     reached = (Longest(SDPA, 8000, False), Longest(NAIVE, 1000, True), Longest("swift", 9000, True))
-    memory = BudgetResult(Budget("bytes", 1e9), reached)
-    time = BudgetResult(Budget("seconds", 10.0), reached)
-    told = ReachResult((memory, time), {}, made_up().setting, made_up().environment).document()
+    memory = BudgetResult.of(Budget("bytes", 1e9), reached)
+    time = BudgetResult.of(Budget("seconds", 10.0), reached)
+    result = ReachResult((memory, time), {SDPA: (Point(512, 2.0, 5),)}, made_up().setting, made_up().environment)
+    assert records.decode(ReachResult, records.encode(result), Path("reach.json")) == result
+    assert [[line.name for line in chart.series] for chart in result.charts()] == 2 * [[SDPA, "budget"]]
+    told = result.document()
     assert texts(told.tables()[0])[1:] == [
         [SDPA, "about 8,000 (extrapolated)", "8.0x"],
         [NAIVE, "1,000", "1.0x"],
         ["swift", "9,000", "9.0x"],
     ]
-    assert time.ratio(reached[2]) == pytest.approx(9 / 8)
-    nowhere = BudgetResult(Budget("bytes", 1e3), (Longest(NAIVE, 0, True),))
-    assert nowhere.ratio(nowhere.reached[0]) is None
+    assert time.reached[2].ratio == pytest.approx(9 / 8)
+    nowhere = BudgetResult.of(Budget("bytes", 1e3), (Longest(NAIVE, 0, True),))
+    assert nowhere.reached[0].ratio is None
 
 
 # The command
@@ -507,16 +514,15 @@ def test_bench_measures_and_writes(tmp_path: Path, users: Path, capsys: pytest.C
     names = ["dot", f"{users}:Mean", f"{users}:Broken"]
     assert call("bench", *names, "--lengths", "64,128", *size, "--json", "--out", out) == 0
     told = json.loads(capsys.readouterr().out.replace("a user's word\n", ""))
-    rows = {row["name"]: row for row in told["rows"]}
+    rows = {row["label"]: row for row in told["rows"]}
     assert list(rows)[:2] == [SDPA, NAIVE]
     assert {"dot", "dot, reference", "dot, whole module", f"{users}:Mean, whole module"} < set(rows)
     for name, row in rows.items():
-        bar = rows[row["bar"]]
-        for point, its in zip(row["points"], bar["points"], strict=True):
+        for point, its in zip(row["points"], rows[row["baseline"]]["points"], strict=True):
             if "Broken" in name:
                 assert point["skipped"].startswith("KeyError")
                 continue
-            assert point["ratio"] == pytest.approx(point["seconds"] / its["seconds"])
+            assert row["ratios"][str(point["tokens"])] == pytest.approx(point["seconds"] / its["seconds"])
             assert point["runs"] == 2
             assert (point["bytes"] is not None) == measurable()
     assert [point["tokens"] for point in rows["dot"]["points"]] == [64, 128]
@@ -524,8 +530,7 @@ def test_bench_measures_and_writes(tmp_path: Path, users: Path, capsys: pytest.C
     assert {path.name for path in out.iterdir()} == {
         "bench.json",
         "bench.md",
-        "bench.png",
-        "bench.svg",
+        "bench.html",
         "manifest.json",
     }
     assert call("bench", "dot", "--out", out) == 2
@@ -545,22 +550,21 @@ def test_reach_goes_as_far_as_the_budget(tmp_path: Path, capsys: pytest.CaptureF
     size = ["--n_head", "2", "--n_embd", "16"]
     assert call("bench", "dot", "--reach", "6MB,5ms", "--seconds", "0.05", *size, "--json", "--out", out) == 0
     told = json.loads(capsys.readouterr().out)
-    answer, in_time = told["reach"]
-    reached = {one["label"]: one for one in answer["reached"]}
-    assert answer["compared_with"] == NAIVE
+    answer, in_time = told["reaches"]
+    reached = {row["label"]: row for row in answer["reached"]}
+    assert answer["baseline"] == NAIVE
     assert reached[NAIVE]["measured"]
     most = max(run["bytes"] for run in told["runs"][NAIVE] if run["tokens"] <= reached[NAIVE]["tokens"])
     assert 3e6 < most <= 6e6
     assert 256 < reached[NAIVE]["tokens"] < math.sqrt(6e6 / (4 * 2 * 2))
     assert reached["dot"]["ratio"] > 3  # the fused kernel's memory is linear
-    assert in_time["compared_with"] == SDPA
-    for one in in_time["reached"]:
-        assert all(run["seconds"] <= 0.005 for run in told["runs"][one["label"]] if run["tokens"] == one["tokens"])
+    assert in_time["baseline"] == SDPA
+    for row in in_time["reached"]:
+        assert all(run["seconds"] <= 0.005 for run in told["runs"][row["label"]] if run["tokens"] == row["tokens"])
     assert {path.name for path in out.iterdir()} == {
         "reach.json",
         "reach.md",
-        "reach.png",
-        "reach.svg",
+        "reach.html",
         "manifest.json",
     }
 

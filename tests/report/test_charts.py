@@ -264,3 +264,17 @@ def test_wide_letters_get_the_room_they_take() -> None:
     """In the 13 px font of the charts the first is about 146 pixels wide, with letters of 7 pixels it would be 133."""
     assert width_of("adagrad minus adamw") > 145
     assert width_of("illicit") < 60
+
+
+def test_a_logarithmic_axis_has_ticks_at_powers_and_equal_steps_for_equal_ratios() -> None:
+    line = Series("error", [2.0, 20.0, 200.0], [1000.0, 0.1, 0.0])
+    chart = Chart("lines", "t", "l", Axis("features", log=True), Axis("error", log=True), [line])
+    root = parse(draw_chart(chart))
+    ticks = [one.text for one in root.iter() if one.get("class") == "tick"]
+    assert ticks == ["0.1", "1", "10", "100", "1,000", "2", "5", "10", "20", "50", "100", "200"]
+    path = next(
+        one.get("d") for one in root.iter() if "line" in (one.get("class") or "") and "L" in (one.get("d") or "")
+    )
+    places = [tuple(map(float, point.split())) for point in str(path).removeprefix("M").split("L")]
+    assert places[1][0] - places[0][0] == pytest.approx(places[2][0] - places[1][0], abs=0.2)
+    assert places[2][1] == places[1][1]  # zero is drawn at the bottom

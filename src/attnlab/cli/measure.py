@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -146,19 +147,21 @@ def _show_progress(what: str) -> None:
 
 def _deliver(result: BenchResult | ReachResult, out: Path | None, json: bool) -> None:
     """Print a benchmark, and write it to a folder if asked."""
-    from attnlab.measure.pictures import cost_files
+    from attnlab.report.document import Section
+    from attnlab.report.html import as_html
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_markdown
-    from attnlab.store.folders import to_json, write_folder
+    from attnlab.store.folders import write_folder
+    from attnlab.store.records import encode, plain
 
     _show_progress("")
     document = result.document()
     if out is not None:
-        texts = {"json": to_json(result.to_dict()), "md": as_markdown(document).encode()}
-        files = {f"{document.kind}.{kind}": content for kind, content in texts.items()}
-        write_folder(out, "bench", files | cost_files(result))
+        drawn = replace(document, sections=[Section("Curves", result.charts()), *document.sections])
+        files = {"json": encode(result), "md": as_markdown(document).encode(), "html": as_html(drawn).encode()}
+        write_folder(out, "bench", {f"{document.kind}.{ending}": content for ending, content in files.items()})
     if json:
-        show_json({**result.to_dict(), "out": None if out is None else str(out)})
+        show_json({**plain(result), "out": None if out is None else str(out)})
         return
     show_all(document, console)
     if out is not None:
@@ -241,8 +244,7 @@ def mechanisms_show(
     /,
     *,
     error: Annotated[bool, about("Measure the distance from exact attention.")] = False,
-    run: Annotated[opt.Folder | None, about("Take queries, keys, values and learned parts from this run.")] = None,
-    fit: Annotated[opt.Whole, about("Steps of training the learned parts towards exact attention.")] = 0,
+    run: Annotated[opt.Folder | None, about("Take queries, keys and values from this run.")] = None,
     std: Annotated[tuple[float, ...], about("Standard deviations of random queries and keys.")] = (0.5, 1.0, 2.0),
     causal: Annotated[bool, about("Measure the causal form, as always with --run.")] = False,
     draws: Annotated[opt.Whole, about("Number of random draws.")] = 32,
@@ -254,37 +256,42 @@ def mechanisms_show(
     """Show the card of a mechanism; with --error, measure how far it is from exact attention.
 
     The error compares the same queries, keys and values, for the options that trade cost for accuracy,
-    and always beside the trivial answer, the mean of the values. A run of the mechanism itself is shown
-    with the weights that it learned; --fit trains them to be near exact attention.
+    and always beside the trivial answer, the mean of the values. OUT/mechanism.html has patterns and
+    curves.
     """
     from attnlab import registry
-    from attnlab.measure import approximation, cards, pictures
+    from attnlab.measure import approximation, cards
+    from attnlab.report.document import Section
+    from attnlab.report.html import as_html
     from attnlab.report.screen import show_all
     from attnlab.store.folders import refuse_existing, write_folder
+    from attnlab.store.records import encode, plain
 
     entry = registry.find("mechanism", name)
     at_least_one("draws", draws)
     if run and not error:
         raise UserError("--run chooses the queries and keys of --error: add --error")
-    if fit < 0 or (fit and not error):
-        raise UserError("--fit takes the steps of training for --error: add --error, or give a number above 0")
     if out:
         refuse_existing(out)
-    found = None
+    measured = None
     if error:
         source = (
-            approximation.run_source(run, seed, mechanism=name, teaching=fit > 0, trust_code=trust_code)
+            approximation.run_source(run, seed, trust_code=trust_code)
             if run
             else approximation.random_source(std, causal=causal, seed=seed)
         )
-        found = approximation.examine(entry, source, draws, seed, fit)
+        measured = approximation.examine(entry, source, draws, seed)
     if out:
-        measured = found.files() | pictures.error_files(found) if found else {}
-        write_folder(out, "approximation", pictures.pattern_files(entry) | measured)
+        page, files = cards.illustrated(entry), dict[str, bytes]()
+        if measured:
+            curves = Section("Curves", approximation.charts(measured))
+            page = replace(page, sections=[*page.sections, curves, *approximation.document(measured).sections])
+            files["error.json"] = encode(measured)
+        write_folder(out, "approximation", {"mechanism.html": as_html(page).encode(), **files})
     if json:
         written = sorted(str(path) for path in out.iterdir()) if out else []
-        show_json({**cards.card(entry).to_dict(), "error": found.to_dict() if found else None, "files": written})
+        show_json({**plain(cards.card(entry)), "error": plain(measured), "files": written})
         return
-    show_all(approximation.document(found) if found else cards.document(cards.card(entry)), console)
+    show_all(approximation.document(measured) if measured else cards.document(cards.card(entry)), console)
     if out:
         say(f"written: {out}")

@@ -4,5 +4,5 @@ audit           does it see the future, padding or other texts; is it the same e
 bench           speed and memory beside torch's fused attention
 approximation   how far it is from exact attention
 cards           what it says of itself and what can be counted: `attnlab mechanisms`, docs/mechanisms.md
-pictures        drawings of all of these
+patterns        its weights over a toy text
 """

@@ -8,15 +8,15 @@ from __future__ import annotations
 import functools
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from attnlab import registry
-from attnlab.errors import ConfigError
-from attnlab.measure.approximation.samples import chance
+from attnlab.errors import ConfigError, UserError
+from attnlab.measure import patterns
+from attnlab.measure.approximation import chance
 from attnlab.measure.bench.cases import saved_bytes
 from attnlab.registry import Entry, Option
 from attnlab.report.document import Cell, Code, Column, Document, Facts, Notice, Row, Section, Table, Text
@@ -36,53 +36,37 @@ _DOCS_WIDTH = 100
 
 
 @dataclass(frozen=True)
+class Parameters:
+    """The parameters of a layer of these sizes, and those of a layer of dot."""
+
+    n_embd: int
+    n_head: int
+    block_size: int
+    layer: int
+    dot: int
+
+
+@dataclass(frozen=True)
 class MechanismCard:
-    """A mechanism with what was measured by running it; numbers of parameters are those of one layer."""
+    """A mechanism as its docstring describes it, with what was measured by running it."""
 
-    entry: Entry
-    parameters: int
-    dot_parameters: int
+    name: str
+    summary: str
+    description: str
+    costs: str
+    cannot: str
+    cost: str
+    paper: str
+    causal: bool
+    defect: str
+    weights: str
+    link: str
+    knobs: tuple[str, ...]
+    options: tuple[Option, ...]
+    parameters: Parameters
     memory: str  # what training retains of a text grows with: n or n²
-    cache: Mapping[str, int]  # numbers retained in generation, by tokens read
-
-    @property
-    def link(self) -> str:
-        """The address of the paper."""
-        return link(self.entry.paper)
-
-    @property
-    def usage(self) -> str:
-        """A command that trains with the mechanism and shows how its main option is set."""
-        command, options = f"attnlab pretrain --mechanism {self.entry.name}", self.entry.described()
-        if not options:
-            return command
-        first = next((one for one in options if one.name in self.entry.knobs), options[0])
-        return f"{command} --model.options.{self.entry.short_name}.{first.name} {_example(self.entry, first)}"
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        entry, parts = self.entry, self.entry.parts
-        return {
-            "name": entry.name,
-            "summary": parts.summary,
-            "description": parts.body,
-            "costs": parts.costs,
-            "cannot": parts.cannot,
-            **{key: getattr(entry, key) for key in ("cost", "paper", "causal", "defect", "weights")},
-            "link": self.link,
-            "knobs": list(entry.knobs),
-            "options": [asdict(option) for option in entry.described()],
-            "parameters": {
-                "n_embd": _N_EMBD,
-                "n_head": _N_HEAD,
-                "block_size": _BLOCK,
-                "layer": self.parameters,
-                "dot": self.dot_parameters,
-            },
-            "memory": self.memory,
-            "cache": dict(self.cache),
-            "usage": self.usage,
-        }
+    cache: dict[str, int]  # numbers retained in generation, by tokens read; empty if there is no cache
+    usage: str  # a command that trains with the mechanism and shows how its main option is set
 
 
 def entries() -> list[Entry]:
@@ -95,10 +79,18 @@ def link(paper: str) -> str:
     return f"https://arxiv.org/abs/{paper.removeprefix('arXiv:')}" if paper.startswith("arXiv:") else paper
 
 
-def _example(entry: Entry, option: Option) -> Any:
+def _usage(entry: Entry) -> str:
+    command, options = f"attnlab pretrain --mechanism {entry.name}", entry.described()
+    if not options:
+        return command
+    first = next((option for option in options if option.name in entry.knobs), options[0])
+    return f"{command} --model.options.{entry.short_name}.{first.name} {_example(entry, first)}"
+
+
+def _example(entry: Entry, option: Option) -> object:
     """A value to show how an option is set: another choice, or a number that fits."""
     if option.choices:
-        return next((one for one in option.choices if one != option.default), option.choices[0])
+        return next((choice for choice in option.choices if choice != option.default), option.choices[0])
     if isinstance(option.default, float):
         return option.default
     return 2 * option.default + 1 if option.default else 64 if option.name in entry.knobs else 2
@@ -110,9 +102,28 @@ def _example(entry: Entry, option: Option) -> Any:
 @functools.cache
 def card(entry: Entry) -> MechanismCard:
     """The card of a mechanism; a user's class that cannot be run is refused in one line."""
+    parts = entry.parts
     try:
         dot = _count_parameters(registry.find("mechanism", "dot"))
-        return MechanismCard(entry, _count_parameters(entry), dot, _memory_growth(entry), _cache_sizes(entry))
+        return MechanismCard(
+            entry.name,
+            parts.summary,
+            parts.body,
+            parts.costs,
+            parts.cannot,
+            entry.cost,
+            entry.paper,
+            entry.causal,
+            entry.defect,
+            entry.weights,
+            link(entry.paper),
+            entry.knobs,
+            tuple(entry.described()),
+            Parameters(_N_EMBD, _N_HEAD, _BLOCK, _count_parameters(entry), dot),
+            _memory_growth(entry),
+            _cache_sizes(entry),
+            _usage(entry),
+        )
     except RuntimeError as error:
         if ".py:" not in entry.name:
             raise
@@ -122,7 +133,7 @@ def card(entry: Entry) -> MechanismCard:
 
 def _make(entry: Entry, n_embd: int = _N_EMBD, n_head: int = _N_HEAD, block_size: int = _BLOCK) -> nn.Module:
     """A layer at its defaults, causal if possible, always with the same weights."""
-    with chance("card", 0, 0):
+    with chance("card"):
         module: nn.Module = entry.make((n_embd, n_head, block_size), causal=entry.causal)
     return module.eval()
 
@@ -145,13 +156,13 @@ def _memory_growth(entry: Entry) -> str:
     return "n²" if ratio > 3 else "n"
 
 
-def _numbers_in(kept: Any) -> int:
+def _numbers_in(kept: object) -> int:
     if isinstance(kept, Tensor):
         return kept.numel()
     if isinstance(kept, dict):
-        return sum(_numbers_in(one) for one in kept.values())
+        return sum(map(_numbers_in, kept.values()))
     if isinstance(kept, list | tuple):
-        return sum(_numbers_in(one) for one in kept)
+        return sum(map(_numbers_in, kept))
     return _numbers_in(vars(kept)) if hasattr(kept, "__dict__") else 0
 
 
@@ -178,51 +189,62 @@ def _cache_words(sizes: Mapping[str, int]) -> str:
     return f"{whole:,} numbers" + (", however long the text" if half == whole else f" at {_BLOCK} tokens, growing")
 
 
-def _causal_words(entry: Entry) -> str:
-    if not entry.causal:
+def _causal_words(card: MechanismCard) -> str:
+    if not card.causal:
         return "no: it cannot be trained as a language model"
-    return f"meant to be, and is not: attnlab audit {entry.name}" if entry.defect else "yes"
+    return f"meant to be, and is not: attnlab audit {card.name}" if card.defect else "yes"
 
 
-def document(one: MechanismCard) -> Document:
+def document(card: MechanismCard) -> Document:
     """A card as a report."""
-    entry, parts = one.entry, one.entry.parts
+    sizes = card.parameters
     facts = {
-        "Costs": parts.costs,
-        "Cannot": parts.cannot,
-        "Weights": _WEIGHTS[entry.weights],
-        "Time": entry.cost,
-        "Memory": f"grows with {one.memory} in training (measured)",
-        "Cache": _cache_words(one.cache),
+        "Costs": card.costs,
+        "Cannot": card.cannot,
+        "Weights": _WEIGHTS[card.weights],
+        "Time": card.cost,
+        "Memory": f"grows with {card.memory} in training (measured)",
+        "Cache": _cache_words(card.cache),
         "Parameters": (
-            f"{one.parameters:,} per layer of width {_N_EMBD}, {_N_HEAD} heads, block {_BLOCK};"
-            f" dot has {one.dot_parameters:,}"
+            f"{sizes.layer:,} per layer of width {sizes.n_embd}, {sizes.n_head} heads, block {sizes.block_size};"
+            f" dot has {sizes.dot:,}"
         ),
-        "Causal": _causal_words(entry),
-        "Paper": one.link,
+        "Causal": _causal_words(card),
+        "Paper": card.link,
     }
     sections = [Section("Card", [Facts("", [(name, value) for name, value in facts.items() if value])])]
-    if parts.body:
-        sections.insert(0, Section("What it does", [Text([line]) for line in parts.body.split("\n")]))
-    if options := entry.described():
+    if card.description:
+        sections.insert(0, Section("What it does", [Text([line]) for line in card.description.split("\n")]))
+    if card.options:
         columns = [Column(title, number=False) for title in ("option", "type", "default", "meaning")]
         rows = [
             Row(Cell(option.name), [Cell(option.type), Cell(str(option.default)), Cell(option.meaning)])
-            for option in options
+            for option in card.options
         ]
         sections.append(Section("Options", [Table("Options", "", columns, rows)]))
-    sections.append(Section("Use", [Code(one.usage)]))
-    notices = [Notice("Defect, on purpose:", f"{entry.defect}.", "leaks")] if entry.defect else []
-    return Document("mechanism", entry.name, [parts.summary], sections, notices)
+    sections.append(Section("Use", [Code(card.usage)]))
+    notices = [Notice("Defect, on purpose:", f"{card.defect}.", "leaks")] if card.defect else []
+    return Document("mechanism", card.name, [card.summary], sections, notices)
 
 
-def list_document(some: Sequence[Entry]) -> Document:
+def illustrated(entry: Entry) -> Document:
+    """The card of a mechanism with its patterns, if it has any, after what it does."""
+    report = document(card(entry))
+    try:
+        shown = Section("Patterns", [patterns.heads(entry)])
+    except UserError:  # a plugin or a user's class may have no pattern
+        return report
+    place = 1 if entry.parts.body else 0
+    return replace(report, sections=[*report.sections[:place], shown, *report.sections[place:]])
+
+
+def list_document(entries: Sequence[Entry]) -> Document:
     """The mechanisms as a table."""
     rows = []
-    for one in some:
-        under = f"Defect, on purpose: {one.defect}." if one.defect else ""
-        cells = [Cell(one.parts.summary, under=under), Cell(one.cost)]
-        rows.append(Row(Cell(one.name, tone="bad" if one.defect else "strong"), cells))
+    for entry in entries:
+        under = f"Defect, on purpose: {entry.defect}." if entry.defect else ""
+        cells = [Cell(entry.parts.summary, under=under), Cell(entry.cost)]
+        rows.append(Row(Cell(entry.name, tone="bad" if entry.defect else "strong"), cells))
     columns = [Column(title, number=False) for title in ("name", "what it does", "cost")]
     more = "attnlab mechanisms show NAME prints the whole card, with its paper and its options."
     sections = [Section("Mechanisms", [Table("Mechanisms", "", columns, rows), Text([more])])]
@@ -234,10 +256,8 @@ def list_document(some: Sequence[Entry]) -> Document:
 _INTRODUCTION = f"""# The mechanisms
 
 Generated from the cards by `make docs`; do not edit. `attnlab mechanisms show NAME` prints a card.
-With `--error` it measures the distance from exact attention, and with `--out DIR` it draws
-pictures. `--run RUN` takes queries, keys and values from a trained model, of `dot` or of the
-mechanism itself, whose layers are then measured as they were trained; `--fit 100` trains learned
-parts (the projections of Linformer, the latents of Perceiver) to be near exact attention.
+With `--error` it measures the distance from exact attention on random queries, keys and values, or
+with `--run RUN` on those of a trained model; with `--out DIR` it draws patterns and errors.
 
 Time is that of the paper, in tokens n, width d, and the mechanism's own sizes. Memory is measured:
 how the memory that training keeps per text grows from {_SHORT:,} to {_LONG:,} tokens. Cache and
@@ -250,31 +270,30 @@ def page() -> str:
     cards = [card(entry) for entry in entries() if entry.build.__module__.startswith(_PACKAGE)]
     rows = [
         (
-            f"[{one.entry.name}](#{one.entry.name})",
-            one.entry.cost,
-            one.memory,
-            "yes" if one.entry.causal else "no",
-            _cache_words(one.cache),
-            f"{one.parameters:,}",
-            one.entry.defect,
+            f"[{card.name}](#{card.name})",
+            card.cost,
+            card.memory,
+            "yes" if card.causal else "no",
+            _cache_words(card.cache),
+            f"{card.parameters.layer:,}",
+            card.defect,
         )
-        for one in cards
+        for card in cards
     ]
     table = markdown_table(("name", "time", "memory", "causal", "cache", "parameters", "defect"), rows)
-    return "\n\n".join([_INTRODUCTION, table, *(_section(one) for one in cards)]) + "\n"
+    return "\n\n".join([_INTRODUCTION, table, *map(_section, cards)]) + "\n"
 
 
-def _section(one: MechanismCard) -> str:
-    entry, parts = one.entry, one.entry.parts
-    paper = f" Paper: [{entry.paper}]({one.link})." if entry.paper else ""
-    paragraphs = [parts.summary + paper]
-    if entry.defect:
-        paragraphs.append(f"**Defect:** {entry.defect}.")
-    paragraphs += parts.body.split("\n") if parts.body else []
-    paragraphs += [f"**Costs:** {parts.costs}", f"**Cannot:** {parts.cannot}"]
-    paragraphs.append(f"**Its weights:** {_WEIGHTS[entry.weights]}.")
+def _section(card: MechanismCard) -> str:
+    paper = f" Paper: [{card.paper}]({card.link})." if card.paper else ""
+    paragraphs = [card.summary + paper]
+    if card.defect:
+        paragraphs.append(f"**Defect:** {card.defect}.")
+    paragraphs += card.description.split("\n") if card.description else []
+    paragraphs += [f"**Costs:** {card.costs}", f"**Cannot:** {card.cannot}"]
+    paragraphs.append(f"**Its weights:** {_WEIGHTS[card.weights]}.")
     wrapped = [textwrap.fill(text, _DOCS_WIDTH, break_long_words=False, break_on_hyphens=False) for text in paragraphs]
-    if options := entry.described():
-        rows = [(option.name, option.type, str(option.default), option.meaning) for option in options]
+    if card.options:
+        rows = [(option.name, option.type, str(option.default), option.meaning) for option in card.options]
         wrapped.append(markdown_table(("option", "type", "default", "meaning"), rows))
-    return "\n\n".join([f"## {entry.name}", *wrapped, f"```bash\n{one.usage}\n```"])
+    return "\n\n".join([f"## {card.name}", *wrapped, f"```bash\n{card.usage}\n```"])

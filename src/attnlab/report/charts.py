@@ -80,7 +80,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear axis whose ends are ticks: `ticks` in data, `begin` and `end` in pixels."""
+    """An axis whose ends are ticks: `ticks` in data, `begin` and `end` in pixels; a logarithmic one has no step."""
 
     ticks: tuple[float, ...]
     step: float
@@ -88,12 +88,16 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value."""
+        """The pixel of a value; on a logarithmic axis, values below the first tick are drawn there."""
         low, high = self.ticks[0], self.ticks[-1]
+        if not self.step:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, low))
         return self.begin + (value - low) / (high - low) * (self.end - self.begin)
 
     def label(self, tick: float) -> str:
         """A tick with just the decimals that its neighbours need."""
+        if not self.step:
+            return f"{tick:,.6g}"
         if abs(tick) < self.step / 2:
             return "0"
         if self.step < 1e-4 or abs(tick) >= 1e9:
@@ -118,11 +122,24 @@ def scale(low: float, high: float, begin: float, end: float, most: int = 5, whol
 
 def _over(axis: Axis, values: Sequence[float], begin: float, end: float, most: int = 5) -> Scale:
     """The scale of an axis over these values, from 0 to 1 if there are none; ticks are whole where all values are."""
+    if axis.log:
+        return _log_scale([value for value in values if _finite(value) and value > 0], begin, end)
     known = [value for value in values if _finite(value)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     low = low if axis.low is None else min(axis.low, low)
     high = high if axis.high is None else max(axis.high, high)
     return scale(low, high, begin, end, most, whole=bool(known) and all(value == int(value) for value in known))
+
+
+def _log_scale(values: Sequence[float], begin: float, end: float) -> Scale:
+    """A logarithmic scale over positive values: ticks at powers of ten, with 2 and 5 times them if there are few."""
+    low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=10.0))
+    factors = (1, 2, 5) if high - low < 3 else (1,)
+    powers = range(math.floor(low) - 1, math.ceil(high) + 2)
+    ticks = [factor * 10.0**power for power in powers for factor in factors]
+    first = max(place for place, tick in enumerate(ticks) if math.log10(tick) <= low + 1e-9)
+    last = min(place for place, tick in enumerate(ticks) if math.log10(tick) >= high - 1e-9)
+    return Scale(tuple(ticks[first : max(last, first + 1) + 1]), 0.0, begin, end)
 
 
 # Lines

@@ -91,12 +91,13 @@ class Table(_Block, frozen=True):
 
 @dataclass(frozen=True)
 class Axis:
-    """The label and unit of an axis, and its ends where the data do not determine them."""
+    """The label and unit of an axis, its ends where the data do not determine them, and whether it is logarithmic."""
 
     label: str
     unit: str = ""
     low: float | None = None
     high: float | None = None
+    log: bool = False
 
     def __str__(self) -> str:
         return f"{self.label} ({self.unit})" if self.unit else self.label

@@ -201,16 +201,10 @@ def _with_verdict(mechanism: Mechanism) -> Mechanism:
 
 def _card(entry: Entry) -> str:
     """The card of a mechanism with its patterns, as markup."""
-    from attnlab.measure import cards, patterns
-    from attnlab.report.document import Section
+    from attnlab.measure import cards
 
     _one_thread()
-    report = cards.document(cards.card(entry))
-    with suppress(UserError):  # a plugin may have no pattern
-        about, *rest = report.sections  # what it does, where its card says more than one sentence
-        shown = Section("Patterns", [patterns.heads(entry)])
-        report = replace(report, sections=[about, shown, *rest] if entry.parts.body else [shown, about, *rest])
-    return _markup(report)
+    return _markup(cards.illustrated(entry))
 
 
 # Measurements

@@ -26,14 +26,13 @@ from attnlab.report.html import as_fragment
 from attnlab.report.runs import entry_document, side_by_side
 from attnlab.serve.routes import Options, Query, Route
 from attnlab.store import listing
-from attnlab.store.folders import is_locked, read_json, reporting_damage
+from attnlab.store.folders import is_locked, reporting_damage
 from attnlab.store.listing import Entry
 from attnlab.store.records import read
 
 _RUN_PAUSE = 1.0  # seconds between looks at a run that trains
 _LIST_PAUSE = 2.0  # and at all of them
 _SECONDS = 120.0  # for a report
-_BENCHES = ("bench.json", "reach.json")
 _PAGES = ("report.html", "look.html", "heads.png", "patterns.png", "README.md", "predictions.txt", "losses.csv")
 _WATCHED = (
     *("result.json", "metrics.jsonl", "config.json", "study.json", "manifest.json"),
@@ -153,9 +152,10 @@ def _stored_report(entry: Entry) -> Document | None:
     if entry.kind in ("study", "run"):
         return document_of(side_by_side([entry], [str(path)]))
     if entry.kind == "output":
-        measured = next((path / name for name in _BENCHES if (path / name).is_file()), None)
-        if measured:
-            return bench.restored(read_json(measured)).document()
+        if (path / "bench.json").is_file():
+            return read(bench.BenchResult, path / "bench.json").document()
+        if (path / "reach.json").is_file():
+            return read(bench.ReachResult, path / "reach.json").document()
         if (path / "report.json").is_file():
             return read(Document, path / "report.json")
     return None

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from attnlab.report import document as blocks
 from attnlab.report.document import Axis, Block, Cell, Chart, Column, Document, Section, Series, Table, Text
@@ -89,11 +89,13 @@ def format_bytes(size: float) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One case at all lengths; `baseline` is the label of the row it is compared with."""
+    """One case at all lengths, compared with the row whose label is `baseline`."""
 
     label: str
     baseline: str
     points: tuple[Point, ...]
+    ratios: dict[int, float] = field(default_factory=dict)  # time over that of the baseline, by length
+    crossover: float | None = None  # tokens from which on it is faster than its baseline
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,8 @@ class BenchResult:
 
     rows: tuple[Row, ...]
     setting: Conditions
-    environment: Mapping[str, object]
-    refused: Mapping[str, str]
-
-    def ratios(self, row: Row) -> dict[int, float]:
-        """The time of a row as a multiple of its baseline's, by length."""
-        return ratios(row, next(one for one in self.rows if one.label == row.baseline))
+    environment: dict[str, str | int]
+    refused: dict[str, str]
 
     @property
     def headline(self) -> str:
@@ -130,32 +128,23 @@ class BenchResult:
 
     def charts(self) -> list[Chart]:
         """Time and, where it was measured, memory over the length."""
-        time = self._chart("Time of a step", Axis("time", "ms", low=0), "seconds", 1e3)
-        memory = self._chart("Peak memory of a step, beyond the inputs", Axis("memory", "MB", low=0), "bytes", 1e-6)
-        return [time, memory] if self.setting.memory_measured else [time]
-
-    def _chart(self, title: str, y: Axis, kind: Literal["seconds", "bytes"], unit: float) -> Chart:
-        series = []
-        for row in self.rows:
-            known = [(one.tokens, unit * cost) for one in row.points if (cost := getattr(one, kind)) is not None]
-            series.append(Series(row.label, [float(n) for n, _ in known], [cost for _, cost in known], dots=known))
-        label = f"{title} over the length of the text, of {', '.join(row.label for row in self.rows)}"
-        return Chart("lines", title, label, Axis("length", "tokens", low=0), y, series, readable=True)
+        points = {row.label: row.points for row in self.rows}
+        return [_chart(points, "seconds"), *([_chart(points, "bytes")] if self.setting.memory_measured else [])]
 
     def _time_table(self) -> Table:
         """Milliseconds of baselines, multiples of them for the others; milliseconds too where the baseline was skipped."""
         rows = []
         for row in self.rows:
-            is_baseline, known = row.label == row.baseline, self.ratios(row)
+            is_baseline = row.label == row.baseline
             cells = []
-            for one in row.points:
-                if one.seconds is None:
-                    cells.append(Cell(_reason(one.skipped)))
-                elif is_baseline or one.tokens not in known:
-                    cells.append(Cell(_milliseconds(one.seconds), one.seconds))
+            for point in row.points:
+                if point.seconds is None:
+                    cells.append(Cell(_reason(point.skipped)))
+                elif is_baseline or point.tokens not in row.ratios:
+                    cells.append(Cell(_milliseconds(point.seconds), point.seconds))
                 else:
-                    cells.append(Cell(f"{known[one.tokens]:.2f}x", one.seconds))
-            faster = Cell("" if is_baseline else crossover_text(known))
+                    cells.append(Cell(f"{row.ratios[point.tokens]:.2f}x", point.seconds))
+            faster = Cell("" if is_baseline else crossover_text(row.ratios), row.crossover)
             rows.append(blocks.Row(Cell(row.label), [*cells, faster]))
         return Table("Time", "", [Column("time", number=False), *self._lengths(), Column("faster from")], rows)
 
@@ -176,28 +165,42 @@ class BenchResult:
         """What was left out, and why; the first length of each row is enough."""
         lines = [f"{name}: left out: {reason}" for name, reason in self.refused.items()]
         for row in self.rows:
-            skipped = [one for one in row.points if one.skipped]
-            lines += [f"{row.label}: skipped from {skipped[0].tokens:,} on: {skipped[0].skipped}"] if skipped else []
+            skipped = next((point for point in row.points if point.skipped), None)
+            lines += [f"{row.label}: skipped from {skipped.tokens:,} on: {skipped.skipped}"] if skipped else []
         return lines
 
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        rows = []
-        for row in self.rows:
-            known = self.ratios(row)
-            points = [{**asdict(one), "ratio": known.get(one.tokens)} for one in row.points]
-            found = None if row.label == row.baseline else crossover(known)
-            rows.append({"name": row.label, "bar": row.baseline, "crossover": found, "points": points})
-        shared = {"setting": asdict(self.setting), "environment": dict(self.environment)}
-        return {**shared, "refused": dict(self.refused), "rows": rows}
+
+def _chart(points: Mapping[str, Sequence[Point]], kind: Literal["seconds", "bytes"], budget: float = 0.0) -> Chart:
+    """Time in milliseconds or memory in megabytes over the length, with a budget as a line."""
+    series, unit = [], 1e3 if kind == "seconds" else 1e-6
+    for label, several in points.items():
+        known = [(point.tokens, unit * cost) for point in several if (cost := getattr(point, kind)) is not None]
+        series.append(Series(label, [float(n) for n, _ in known], [cost for _, cost in known], dots=known))
+    if budget:
+        series.append(Series("budget", [0.0, max(max(line.x, default=0.0) for line in series)], 2 * [unit * budget]))
+    title = "Time of a step" if kind == "seconds" else "Peak memory of a step, beyond the inputs"
+    y = Axis("time", "ms", low=0) if kind == "seconds" else Axis("memory", "MB", low=0)
+    label = f"{title} over the length of the text, of {', '.join(points)}"
+    return Chart("lines", title, label, Axis("length", "tokens", low=0), y, series, readable=True)
+
+
+def compared(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows with their ratios to their baselines and the crossovers."""
+    by_label = {row.label: row for row in rows}
+    known = {row.label: ratios(row, by_label[row.baseline]) for row in rows}
+    return tuple(
+        replace(
+            row, ratios=known[row.label], crossover=None if row.label == row.baseline else crossover(known[row.label])
+        )
+        for row in rows
+    )
 
 
 def ratios(row: Row, baseline: Row) -> dict[int, float]:
     """The time of a row as a multiple of another's, at the lengths where both were measured."""
     base = {point.tokens: point.seconds for point in baseline.points}
-    return {
-        one.tokens: one.seconds / its for one in row.points if one.seconds is not None and (its := base.get(one.tokens))
-    }
+    pairs = ((point.tokens, point.seconds, base.get(point.tokens)) for point in row.points)
+    return {tokens: seconds / other for tokens, seconds, other in pairs if seconds is not None and other}
 
 
 def crossover(by_length: Mapping[int, float], level: float = 1 - NOISE) -> float | None:
@@ -220,10 +223,10 @@ def crossover_text(by_length: Mapping[int, float]) -> str:
     """The crossover in the words of the table."""
     if not by_length:
         return "not measured"
-    found = crossover(by_length)
-    if found is None:
+    tokens = crossover(by_length)
+    if tokens is None:
         return f"never up to {max(by_length):,}"
-    return f"{found:,.0f}" if found > min(by_length) else f"{found:,.0f} or less"
+    return f"{tokens:,.0f}" if tokens > min(by_length) else f"{tokens:,.0f} or less"
 
 
 def _reason(skipped: str) -> str:
@@ -237,7 +240,7 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f} ms" if seconds < 0.1 else f"{1e3 * seconds:,.0f} ms"
 
 
-def _machine(environment: Mapping[str, object]) -> str:
+def _machine(environment: Mapping[str, str | int]) -> str:
     return f"{environment.get('processor')}, torch {environment.get('torch')}."
 
 
@@ -257,11 +260,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class Longest:
-    """The longest text of a case within a budget, and whether it was run or extrapolated."""
+    """The longest text of a case within a budget, whether it was run or extrapolated, and its ratio to the baseline's."""
 
     label: str
     tokens: int
     measured: bool
+    ratio: float | None = None
 
     @property
     def length(self) -> str:
@@ -271,41 +275,29 @@ class Longest:
 
 @dataclass(frozen=True)
 class BudgetResult:
-    """How far every case gets with one budget."""
+    """How far every case gets with one budget, as a multiple of the length of the case it is compared with."""
 
     budget: Budget
+    baseline: str
     reached: tuple[Longest, ...]
 
-    @property
-    def baseline(self) -> Longest:
-        """Naive attention for memory and SDPA for time; the first case if only whole modules run."""
-        label = NAIVE if self.budget.kind == "bytes" else SDPA
-        return next((one for one in self.reached if one.label == label), self.reached[0])
-
-    def ratio(self, one: Longest) -> float | None:
-        """A length as a multiple of the baseline's."""
-        return one.tokens / self.baseline.tokens if self.baseline.tokens else None
+    @classmethod
+    def of(cls, budget: Budget, reached: Sequence[Longest]) -> BudgetResult:
+        """Compare with naive attention for memory and SDPA for time; with the first case if only whole modules run."""
+        label = NAIVE if budget.kind == "bytes" else SDPA
+        baseline = next((row for row in reached if row.label == label), reached[0])
+        rows = (replace(row, ratio=row.tokens / baseline.tokens if baseline.tokens else None) for row in reached)
+        return cls(budget, baseline.label, tuple(rows))
 
     def table(self) -> Table:
         """Lengths and ratios."""
         rows = []
         for row in self.reached:
-            ratio = self.ratio(row)
             tokens = Cell(row.length if row.measured else f"{row.length} (extrapolated)", row.tokens)
-            rows.append(blocks.Row(Cell(row.label), [tokens, Cell("–" if ratio is None else times(ratio), ratio)]))
-        columns = [Column(f"within {self.budget}", number=False), Column("tokens")]
-        columns.append(Column(f"times {self.baseline.label}"))
+            ratio = Cell("–" if row.ratio is None else times(row.ratio), row.ratio)
+            rows.append(blocks.Row(Cell(row.label), [tokens, ratio]))
+        columns = [Column(f"within {self.budget}", number=False), Column("tokens"), Column(f"times {self.baseline}")]
         return Table(f"Within {self.budget}", "", columns, rows)
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {
-            "budget": str(self.budget),
-            "kind": self.budget.kind,
-            "amount": self.budget.amount,
-            "compared_with": self.baseline.label,
-            "reached": [{**asdict(row), "ratio": self.ratio(row)} for row in self.reached],
-        }
 
 
 @dataclass(frozen=True)
@@ -313,59 +305,24 @@ class ReachResult:
     """The answers for all budgets, with every run that was needed, by label."""
 
     reaches: tuple[BudgetResult, ...]
-    runs: Mapping[str, Sequence[Point]]
+    runs: dict[str, tuple[Point, ...]]
     setting: Conditions
-    environment: Mapping[str, object]
-
-    @property
-    def headline(self) -> str:
-        """What was measured."""
-        return f"{self.setting}, threads: {self.setting.threads}"
+    environment: dict[str, str | int]
 
     def document(self) -> Document:
         """The report."""
         lead = (
-            "The longest text whose forward + backward stays within a budget:"
-            f" {self.headline}; memory beyond the inputs."
+            f"The longest text whose forward + backward stays within a budget: {self.setting}, threads:"
+            f" {self.setting.threads}; memory beyond the inputs."
         )
-        sections = [Section(f"Within {one.budget}", [one.table()]) for one in self.reaches]
+        sections = [Section(f"Within {reach.budget}", [reach.table()]) for reach in self.reaches]
         return Document("reach", "How far a budget goes", [lead], sections, about=_machine(self.environment))
 
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        runs = {
-            label: [{"tokens": one.tokens, "bytes": one.bytes, "seconds": one.seconds or 0.0} for one in found]
-            for label, found in self.runs.items()
-        }
-        shared = {"setting": asdict(self.setting), "environment": dict(self.environment)}
-        return {**shared, "reach": [one.to_dict() for one in self.reaches], "runs": runs}
+    def charts(self) -> list[Chart]:
+        """The cost of every length that was run, with the budget, one chart per budget."""
+        return [_chart(self.runs, reach.budget.kind, reach.budget.amount) for reach in self.reaches]
 
 
 def times(ratio: float) -> str:
     """A ratio with two significant digits."""
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
-
-
-# Stored results
-
-
-def restored(values: Mapping[str, Any]) -> BenchResult | ReachResult:
-    """A result from the plain values of its `to_dict`."""
-    setting, machine = Conditions(**values["setting"]), values["environment"]
-    if "reach" in values:
-        runs = {label: [Point(**one) for one in found] for label, found in values["runs"].items()}
-        return ReachResult(tuple(map(_restored_budget, values["reach"])), runs, setting, machine)
-    rows = tuple(
-        Row(one["name"], one["bar"], tuple(Point(**_without(point, "ratio")) for point in one["points"]))
-        for one in values["rows"]
-    )
-    return BenchResult(rows, setting, machine, values["refused"])
-
-
-def _restored_budget(values: Mapping[str, Any]) -> BudgetResult:
-    reached = tuple(Longest(**_without(one, "ratio")) for one in values["reached"])
-    return BudgetResult(Budget(values["kind"], values["amount"]), reached)
-
-
-def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != name}

@@ -37,6 +37,7 @@ from attnlab.measure.bench import (
     ReachResult,
     Row,
     affordable,
+    compared,
     forecast,
     format_bytes,
 )
@@ -112,7 +113,7 @@ def read_budgets(text: str) -> list[Budget]:
             raise UserError(f"--reach takes amounts of memory or time, such as 1GB, 500MB or 10s, not '{part.strip()}'")
         kind, unit = _UNITS[match[2].lower()]
         budgets.append(Budget(kind, float(match[1]) * unit))
-    if any(one.amount <= 0 for one in budgets):
+    if any(budget.amount <= 0 for budget in budgets):
         raise UserError("--reach must be more than 0")
     return budgets
 
@@ -217,8 +218,8 @@ def measure(
             for case, point in admitted.items():
                 taken = times.get(case, [])
                 points[case].append(replace(point, seconds=min(taken, default=None), runs=len(taken)))
-    rows = tuple(Row(case.label, case.baseline.label, tuple(found)) for case, found in points.items())
-    return BenchResult(rows, _conditions(cases[0], limits), environment(), dict(refused or {}))
+    rows = [Row(case.label, case.baseline.label, tuple(of_case)) for case, of_case in points.items()]
+    return BenchResult(compared(rows), _conditions(cases[0], limits), environment(), dict(refused or {}))
 
 
 def _conditions(case: Case, limits: Limits) -> Conditions:
@@ -239,12 +240,12 @@ def reach(
     with MemoryProbe(limits.memory, limits.threads, timed=timed) as probe:
         trials, reaches = Trials(probe, limits), []
         for budget in budgets:
-            found = []
+            reached = []
             for case in cases:
                 tell(f"{case.label} within {budget}")
-                found.append(longest(trials, case, budget))
-            reaches.append(BudgetResult(budget, tuple(found)))
-    runs = {case.label: [point for _, point in sorted(trials.seen[case].items())] for case in cases}
+                reached.append(longest(trials, case, budget))
+            reaches.append(BudgetResult.of(budget, reached))
+    runs = {case.label: tuple(point for _, point in sorted(trials.seen[case].items())) for case in cases}
     return ReachResult(tuple(reaches), runs, _conditions(cases[0], limits), environment())
 
 
