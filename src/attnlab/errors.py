@@ -4,6 +4,7 @@ AttnlabError            1  something failed
 ├── UserError           2  the request is invalid (a ValueError)
 │   ├── ConfigError        a setting
 │   ├── DataError          a file's content
+│   ├── NotARun            a folder that is not a run
 │   ├── UntrustedCode      code in a folder that the user has not trusted
 │   └── OutputExists       a folder that would be overwritten
 ├── CheckpointError     1  a damaged or incompatible checkpoint
@@ -21,6 +22,7 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 UNEXPECTED = 70  # exit code of an unexpected error
 USER_MODULE = "attnlab_user_"  # prefix of the module names of users' files
@@ -48,6 +50,14 @@ class DataError(UserError):
 
 class UntrustedCode(UserError):
     """A folder carries code that the user has not trusted."""
+
+
+class NotARun(UserError):
+    """A folder is missing, or is not a run; commands and pages may add what to do with it."""
+
+    def __init__(self, message: str, folder: Path) -> None:
+        super().__init__(message)
+        self.folder = folder
 
 
 class OutputExists(UserError):

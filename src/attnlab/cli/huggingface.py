@@ -217,7 +217,7 @@ def import_(
     require_single_process("an import")
     run = import_model(source, out, trust_code=trust_code)
     if json:
-        show_json({"run": str(run.path), **run.result})
+        show_json({"run": str(run.path), **run.result.known()})
         return
-    console.print(f"{run.result['parameters']:,} parameters")
+    console.print(f"{run.result.parameters:,} parameters")
     console.print(f"run folder: {run.path}", soft_wrap=True)

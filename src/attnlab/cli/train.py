@@ -147,12 +147,13 @@ def _report_training(done: Run) -> None:
     if is_main_process():
         result = done.result
         best = ""
-        if (loss := result.get("best_dev_loss")) is not None:
-            best = f", best dev loss {loss:.3f} at step {result['best_step']:,} ({done.path / 'best'})"
-        steps = "1 step" if result["steps"] == 1 else f"{result['steps']:,} steps"
+        if result.best_dev_loss is not None:
+            best = f", best dev loss {result.best_dev_loss:.3f} at step {result.best_step:,} ({done.path / 'best'})"
+        steps = "1 step" if result.steps == 1 else f"{result.steps:,} steps"
+        loss = "" if result.final_loss is None else f", loss {result.final_loss:.3f}"
         say(
-            f"{steps}, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
-            f" ({result['tokens_per_second']:,} tokens/s), loss {result['final_loss']:.3f}{best}: {done.path}"
+            f"{steps}, {result.tokens:,} tokens in {result.seconds:.0f} s"
+            f" ({result.tokens_per_second:,.0f} tokens/s){loss}{best}: {done.path}"
         )
 
 

@@ -106,7 +106,7 @@ def _loss(job: Job, training: dict[str, Any], folder: Path) -> float:
     settings = {**settings, "model": model, "train": {**settings.get("train", {}), "threads": 1}}
     config = resolve(training["preset"], given=settings)
     result = stages.pretrain(config, training["corpus"], out=folder / "run", dev=training["dev"]).result
-    return float(result["best_dev_loss"] if training["dev"] else result["final_loss"])
+    return float((result.best_dev_loss if training["dev"] else result.final_loss) or math.nan)
 
 
 # In the parent

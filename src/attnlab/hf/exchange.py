@@ -47,7 +47,8 @@ from attnlab.lm.model import LanguageModel, count_parameters, load_model
 from attnlab.lm.model import model_files as attnlab_files
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store.folders import add_files, read_json, refuse_existing, reporting_damage, to_json, write_folder
-from attnlab.store.runs import Run, RunRecord
+from attnlab.store.records import encode
+from attnlab.store.runs import Run, RunRecord, RunResult
 
 __all__ = [
     "AttnlabConfig",
@@ -172,8 +173,8 @@ def _lineage(run: Run) -> Iterator[Run]:
 
 def _figures_of(run: Run) -> Iterator[str]:
     """The figures of a run, and what `evaluate` has written about it into the folders beside it."""
-    results = [run.result] if run.complete else []
-    if results and isinstance(loss := results[0].get("final_loss"), int | float):
+    results = []
+    if run.complete and (loss := run.result.final_loss) is not None:
         yield f"final training loss: {loss:.4f} nats per token"
     for path in sorted(run.path.parent.glob("*/result.json")):
         try:
@@ -205,8 +206,7 @@ def import_model(folder: Path | str, out: Path | str, *, trust_code: bool = Fals
     run = Run.create(out, RunRecord("import", settings.to_dict()), usercode.code_files(model.config.mechanism))
     write_folder(run.path / "model", "model", attnlab_files(model, tokenizer))
     parameters = sum(one.numel() for one in model.parameters())
-    result = {"imported": Path(folder).name, "parameters": parameters, "seconds": 0.0}
-    add_files(run.path, {"result.json": to_json(result)})
+    add_files(run.path, {"result.json": encode(RunResult(parameters, imported=Path(folder).name))})
     return run
 
 

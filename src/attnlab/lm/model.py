@@ -30,9 +30,8 @@ from attnlab.inside.taps import Tap
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.mechanisms.heads import Attention
 from attnlab.store import usercode
-from attnlab.store.folders import note_without_manifest, read_bytes, read_json
-from attnlab.store.listing import refuse_other_models
-from attnlab.store.runs import FORMAT, Run
+from attnlab.store.folders import read_bytes, read_json
+from attnlab.store.runs import FORMAT, Run, require_kind
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -406,8 +405,8 @@ def load_model(
     folder = Path(folder)
     if not (folder / "model.safetensors").is_file() and not (folder / "tokenizer.json").is_file():
         folder = Run.open(folder).model
+    require_kind(folder, "model", "checkpoint")
     config = read_json(folder / "config.json")
-    refuse_other_models(folder)
     if config.get("format") != FORMAT:
         raise CheckpointError(
             f"{folder} has checkpoint format {config.get('format')}, but this version reads {FORMAT}:"
@@ -425,7 +424,6 @@ def load_model(
     load_weights(model, tensors, folder)
     read_bytes(folder / "tokenizer.json")  # checked
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    note_without_manifest(folder)
     if tokenizer.size > model.config.vocab_size:
         raise CheckpointError(
             f"{folder}: tokenizer.json has {tokenizer.size} symbols, the model {model.config.vocab_size}"

@@ -15,7 +15,7 @@ from attnlab.machine import is_main_process
 from attnlab.store.listing import SMOOTHING, share_done
 
 if TYPE_CHECKING:
-    from attnlab.lm.train import Step
+    from attnlab.store.runs import Step
 
 LINES = 5  # per stage, without a terminal
 PAUSE = 10.0  # seconds between lines about the share of a text that is tokenised

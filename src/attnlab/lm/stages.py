@@ -22,11 +22,11 @@ from attnlab.lm.model import LanguageModel, load_model, meta_model
 from attnlab.lm.processes import Ranks, process_group, restarted
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.lm.trackers import require_packages
-from attnlab.lm.train import DevSet, Step, Trainer, choose_threads
+from attnlab.lm.train import DevSet, Trainer, choose_threads
 from attnlab.machine import cores, retain_freed_memory
 from attnlab.store import usercode
-from attnlab.store.folders import locked, note_without_manifest, refuse_existing
-from attnlab.store.runs import FORMAT, DataSource, Run, RunRecord, movable, unused_path
+from attnlab.store.folders import locked, refuse_existing
+from attnlab.store.runs import FORMAT, DataSource, Run, RunRecord, Step, movable, unused_path
 from attnlab.tasks import Task, TaskData, make_task, task_class
 
 _Announce = Callable[[str], None]
@@ -206,7 +206,6 @@ def _resume(run: Run, config: RunConfig, ranks: Ranks, show: Show) -> Run:
     with locked(run.path) if ranks.first else nullcontext():
         if run.complete:
             return run
-        note_without_manifest(run.path)
         record = run.record
         base = Run.open(run.path / record.base) if record.base else None
         stored = record.corpus, record.facts, record.dev

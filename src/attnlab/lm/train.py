@@ -7,7 +7,6 @@ losses it would have had. With several processes, each takes its share of the sa
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -18,11 +17,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
@@ -41,17 +41,9 @@ from attnlab.lm.processes import Ranks, distribute, no_sync
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.lm.trackers import tracking
 from attnlab.machine import cores, memory_held, release_freed_memory
-from attnlab.store.folders import (
-    Manifest,
-    add_files,
-    os_errors,
-    read_bytes,
-    read_json,
-    reporting_damage,
-    to_json,
-    write_folder,
-)
-from attnlab.store.runs import FORMAT, MetricsMark, Run
+from attnlab.store import records
+from attnlab.store.folders import Manifest, add_files, os_errors, read_bytes, write_folder
+from attnlab.store.runs import FORMAT, MetricsMark, Run, RunResult, Step
 from attnlab.tasks import Example, Task, UniformExamples
 
 IGNORED = -100  # ignored target
@@ -59,27 +51,6 @@ _VALIDATE_EVERY = 1000  # steps, in long epochs
 _TRAINED_PER_VALIDATED = 20  # tokens; a validated one costs a third, so that validation takes less than 2 % of the time
 _COST_OF_ANSWERS = 4  # tokens that reading takes as long as writing the answer takes, per token of question and answer
 _PROMPT = 8  # held-out tokens that a sample begins with
-
-
-@dataclass(frozen=True)
-class Step:
-    """The record of one step."""
-
-    step: int
-    progress: float  # 0 to 1
-    epoch: float
-    loss: float
-    rate: float  # learning rate as a share of its peak
-    tokens: int  # since the start, without padding
-    seconds: float  # since the start, without interruptions
-    norm: float | None = None  # of the gradient, before clipping
-    dev_loss: float | None = None  # mean over held-out targets, if validated after this step
-    dev_accuracy: float | None = None  # share of held-out questions answered exactly
-    sample: str | None = None  # what the model writes
-
-    def row(self) -> dict[str, Any]:
-        """Return the line of metrics.jsonl."""
-        return {key: value for key, value in self.__dict__.items() if value is not None}
 
 
 def choose_threads(config: ModelConfig, asked: int) -> int:
@@ -229,6 +200,29 @@ class _Batch:
     final: bool  # the last of the run
 
 
+@dataclass(frozen=True)
+class _State:
+    """Where a training is at a checkpoint, apart from its tensors: state.json."""
+
+    format: int
+    step: int
+    epoch: int
+    position: int  # batches of the epoch that are done
+    tokens: int
+    seconds: float
+    validating: float  # seconds of validation
+    validations: int
+    validated_at: int  # tokens at the last validation
+    best_step: int
+    best_loss: float | None
+    stale: int  # validations since the best
+    metrics: MetricsMark
+    scaler: dict[str, float] | None
+
+
+_COUNTERS = tuple(part.name for part in fields(_State) if part.name not in ("format", "metrics", "scaler"))
+
+
 class Average:
     """The exponential moving average of the weights, which is validated and saved in their place.
 
@@ -304,25 +298,14 @@ class Trainer:
         if self.average:
             files["average.safetensors"] = to_bytes(self.average.tensors)
         if self.ranks.first:
-            counters = {key: getattr(self, key) for key in (*self._COUNTERS, *self._VALIDATION)}
-            state = {"format": FORMAT, **counters, "metrics": asdict(self.run.metrics_mark())}
-            if self.scaler.is_enabled():
-                state["scaler"] = self.scaler.state_dict()
-            files["state.json"] = json.dumps(state).encode()
+            scaler = self.scaler.state_dict() if self.scaler.is_enabled() else None
+            counters = {name: getattr(self, name) for name in _COUNTERS}
+            state = _State(FORMAT, **counters, metrics=self.run.metrics_mark(), scaler=scaler)
+            files["state.json"] = records.encode(state)
             self.run.save_checkpoint(self.step, files)
         self.ranks.wait()
         release_freed_memory()
         self.saved = time.monotonic()
-
-    _COUNTERS = ("step", "epoch", "position", "tokens", "seconds")
-    _VALIDATION = (
-        "validating",
-        "validations",
-        "validated_at",
-        "best_step",
-        "best_loss",
-        "stale",
-    )  # missing in older checkpoints
 
     def _generator_states(self) -> dict[str, Tensor]:
         """The states of torch's generators by process, and by device if that has one of its own."""
@@ -349,7 +332,7 @@ class Trainer:
                 damaged.append(str(error))
                 continue
             if self.ranks.first:
-                self.run.rewind_metrics(self.step, mark)
+                self.run.rewind_metrics(mark)
             return damaged
         if damaged:
             raise CheckpointError(
@@ -360,29 +343,21 @@ class Trainer:
             self.run.rewind_metrics()
         return damaged
 
-    def _restore(self, folder: Path) -> MetricsMark | None:
-        """Restore a checkpoint; return its mark of the metrics file, None in older ones."""
-        state = read_json(folder / "state.json")
-        if state.get("format") != FORMAT:
-            raise CheckpointError(
-                f"{folder} has checkpoint format {state.get('format')}, but this version reads {FORMAT}"
-            )
-        with reporting_damage(folder / "state.json"):
-            mark = MetricsMark(**state["metrics"]) if state.get("metrics") else None
-        for key in self._COUNTERS:
-            if not isinstance(state.get(key), int | float):
-                raise CheckpointError(f"{folder / 'state.json'} has no number '{key}': the checkpoint is damaged")
-            setattr(self, key, state[key])
-        for key in self._VALIDATION:
-            setattr(self, key, state.get(key, getattr(self, key)))
+    def _restore(self, folder: Path) -> MetricsMark:
+        """Restore a checkpoint; return its mark of the metrics file."""
+        state = records.read(_State, folder / "state.json")
+        if state.format != FORMAT:
+            raise CheckpointError(f"{folder} has checkpoint format {state.format}, but this version reads {FORMAT}")
+        for name in _COUNTERS:
+            setattr(self, name, getattr(state, name))
         load_weights(self.model, read_tensors(folder / "model.safetensors"), folder)
         optim.load_state(self.optimizers, read_tensors(folder / "optimizer.safetensors"))
         if self.average:
             self.average.load(read_tensors(folder / "average.safetensors"))
         if self.scaler.is_enabled():
-            self.scaler.load_state_dict(state["scaler"])
+            self.scaler.load_state_dict(state.scaler or {})
         self._restore_generators(folder / "rng.safetensors")
-        return mark
+        return state.metrics
 
     def _restore_generators(self, path: Path) -> None:
         """Restore torch's generators; a process or device that did not exist before keeps its own."""
@@ -556,7 +531,7 @@ class Trainer:
 
     def _record(self, step: Step, metrics: TextIO) -> None:
         with os_errors(self.run.path):
-            metrics.write(json.dumps(step.row()) + "\n")
+            metrics.write(msgspec.json.encode(step.row()).decode() + "\n")
             metrics.flush()
 
     def _compile(self, note: Callable[[str], None]) -> None:
@@ -645,36 +620,32 @@ class Trainer:
         with self._averaged():
             files = model_files(self.model, self.tokenizer)
         if self.ranks.first:
-            rows = self.run.metrics()
-            recent = [row["loss"] for row in rows[-max(1, len(rows) // 20) :]]
-            result = {
-                "steps": self.step,
-                "epochs": round(rows[-1]["epoch"], 2) if self.settings.steps or stopped_early else self.settings.epochs,
-                "tokens": self.tokens,
-                "seconds": round(self.seconds, 1),
-                "tokens_per_second": round(self.tokens / self.seconds),
-                "final_loss": sum(recent) / len(recent),
-                "parameters": sum(p.numel() for p in self.model.parameters()),
-                "threads": torch.get_num_threads(),
-                "processes": self.ranks.world,
-                "peak_memory": memory_held("VmHWM"),  # of this process, libraries included
-                "device": str(self.device),
-                "precision": self.settings.precision,
-                **({**self._validated(), "stopped_early": stopped_early} if self.validations else {}),
-            }
+            steps = self.run.metrics()
+            recent = [step.loss for step in steps[-max(1, len(steps) // 20) :]]
+            validated = bool(self.validations)
+            result = RunResult(
+                parameters=sum(p.numel() for p in self.model.parameters()),
+                steps=self.step,
+                epochs=round(steps[-1].epoch, 2) if self.settings.steps or stopped_early else self.settings.epochs,
+                tokens=self.tokens,
+                seconds=round(self.seconds, 1),
+                tokens_per_second=round(self.tokens / self.seconds),
+                final_loss=sum(recent) / len(recent),
+                threads=torch.get_num_threads(),
+                processes=self.ranks.world,
+                peak_memory=memory_held("VmHWM"),
+                device=str(self.device),
+                precision=self.settings.precision,
+                best_dev_loss=self.best_loss,
+                best_step=self.best_step if validated else None,
+                validation_seconds=round(self.validating, 1) if validated else None,
+                stopped_early=stopped_early,
+            )
             self.run.tidy_checkpoints(self.step)
             best = self.run.path / "best"
-            if self.settings.patience and (listed := Manifest.read(best)):
+            if self.settings.patience and (listed := Manifest.find(best)):
                 files = {name: read_bytes(best / name) for name in listed.files}
             write_folder(self.run.path / "model", "model", files, replace=True)
-            add_files(self.run.path, {"result.json": to_json(result)}, existing=["metrics.jsonl"])
+            add_files(self.run.path, {"result.json": records.encode(result)}, existing=["metrics.jsonl"])
         self.ranks.wait()
         self.model.eval()
-
-    def _validated(self) -> dict[str, Any]:
-        """The part of the result that is about validation."""
-        return {
-            "best_dev_loss": self.best_loss,
-            "best_step": self.best_step,
-            "validation_seconds": round(self.validating, 1),
-        }

@@ -1,6 +1,7 @@
 """The folders that attnlab writes: written atomically, each with a manifest, and checked when read.
 
-manifest.json holds the kind of a folder, the sha256 of every file that belongs to it, and that of the manifest itself. A
+manifest.json holds the kind of a folder, what it is in words (if it is the output of a command), the sha256 of every file
+that belongs to it, and that of the manifest itself. A folder without one was not written by attnlab, or is damaged. A
 folder that is written in one step gets its manifest with it. A file added later is listed after it was written, and one
 that is replaced is removed from the list first. An existing but unlisted file was therefore being written when a process
 died, and counts as missing. Checksums detect damage; they prove nothing about who wrote a folder. Knows nothing about torch.
@@ -15,7 +16,6 @@ import os
 import re
 import shutil
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ try:
 except ImportError:  # locks need Unix
     fcntl = None  # type: ignore[assignment]
 
-from attnlab.errors import AttnlabError, AttnlabWarning, CheckpointError, OutputExists, StorageError, UserError
+from attnlab.errors import AttnlabError, CheckpointError, OutputExists, StorageError, UserError
 
 MANIFEST = "manifest.json"
 _VERSION = 1
@@ -43,35 +43,39 @@ def is_digest(text: object) -> bool:
     return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
-def _canonical(kind: str, files: Mapping[str, str]) -> bytes:
-    """What the manifest's own sha256 is taken of."""
-    return json.dumps([kind, _VERSION, sorted(files.items())]).encode()
-
-
 @dataclass(frozen=True)
 class Manifest:
-    """The kind of a folder and its files by name, relative to the folder, each with its sha256."""
+    """The kind of a folder, its files by name, relative to the folder, each with its sha256, and what it is in words."""
 
     kind: str
     files: Mapping[str, str]
+    about: str = ""  # such as "a benchmark"; empty for runs, studies and their parts
 
     @classmethod
-    def of(cls, kind: str, contents: Mapping[str, bytes]) -> Manifest:
+    def of(cls, kind: str, contents: Mapping[str, bytes], about: str = "") -> Manifest:
         """Make the manifest of files that are about to be written."""
-        return cls(kind, {name: digest(content) for name, content in contents.items()})
+        return cls(kind, {name: digest(content) for name, content in contents.items()}, about)
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest | None:
-        """Read the manifest of a folder; None if there is none, as in folders of older versions."""
+    def read(cls, folder: Path) -> Manifest:
+        """Read the manifest of a folder; none is an error."""
+        manifest = cls.find(folder)
+        if manifest is None:
+            raise CheckpointError(f"{folder} has no {MANIFEST}: it was not written by attnlab, or is damaged")
+        return manifest
+
+    @classmethod
+    def find(cls, folder: Path) -> Manifest | None:
+        """Read the manifest of a folder; None if there is none."""
         path = folder / MANIFEST
         try:
             stored = json.loads(path.read_bytes())
-            kind, version, files = stored["kind"], stored["version"], stored["files"]
+            version, manifest = stored["version"], cls(stored["kind"], stored["files"], stored["about"])
             if version != _VERSION:
                 raise CheckpointError(
                     f"{path} has version {version!r}, but this attnlab reads {_VERSION}: upgrade attnlab"
                 )
-            if stored["sha256"] != digest(_canonical(kind, files)):
+            if stored["sha256"] != manifest.sha256:
                 raise ValueError("the manifest is not as it was written")
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -79,17 +83,17 @@ class Manifest:
             raise CheckpointError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise CheckpointError(f"{path} is damaged: restore it from a copy, or make the folder again") from None
-        return cls(kind, files)
+        return manifest
+
+    @property
+    def sha256(self) -> str:
+        """The checksum of the manifest itself."""
+        return digest(json.dumps([self.kind, self.about, _VERSION, sorted(self.files.items())]).encode())
 
     def to_bytes(self) -> bytes:
         """Return the content of manifest.json."""
         files = dict(sorted(self.files.items()))
-        stored = {
-            "kind": self.kind,
-            "version": _VERSION,
-            "files": files,
-            "sha256": digest(_canonical(self.kind, files)),
-        }
+        stored = {"kind": self.kind, "about": self.about, "version": _VERSION, "files": files, "sha256": self.sha256}
         return (json.dumps(stored, indent=1) + "\n").encode()
 
     def with_files(self, contents: Mapping[str, bytes]) -> Manifest:
@@ -98,7 +102,7 @@ class Manifest:
 
     def without(self, *names: str) -> Manifest:
         """Return a copy without some files."""
-        return replace(self, files={name: found for name, found in self.files.items() if name not in names})
+        return replace(self, files={name: sha256 for name, sha256 in self.files.items() if name not in names})
 
     def check(self, path: Path, name: str, content: bytes) -> None:
         """Raise CheckpointError if a file is not what was written."""
@@ -162,10 +166,15 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, to_json(value))
 
 
-def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: bool = False) -> None:
-    """Write a folder with its manifest atomically; an existing one is an error unless `replace`."""
+def write_folder(
+    path: Path, kind: str, files: Mapping[str, bytes], replace: bool = False, *, about: str = ""
+) -> None:
+    """Write a folder with its manifest atomically; an existing one is an error unless `replace`.
+
+    `about` says in words what the output of a command is, for lists of folders.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    sealed = {**files, MANIFEST: Manifest.of(kind, files).to_bytes()}
+    sealed = {**files, MANIFEST: Manifest.of(kind, files, about).to_bytes()}
     with os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _one_writer(path.parent):
@@ -199,43 +208,41 @@ def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] 
     """Write files into a folder and list them in its manifest, together with the `existing` ones.
 
     Replaced files are removed from the list first, so that whenever a process is killed, every listed file is intact.
-    The caller holds the lock of the folder. A folder without a manifest gets none.
+    The caller holds the lock of the folder.
     """
     unlist(folder, *files)
     for name, content in files.items():
         write_bytes(folder / name, content)
-    manifest = Manifest.read(folder)
-    if manifest is not None:
-        listed = {**files, **{name: (folder / name).read_bytes() for name in existing}}
-        write_bytes(folder / MANIFEST, manifest.with_files(listed).to_bytes())
+    listed = {**files, **{name: (folder / name).read_bytes() for name in existing}}
+    write_bytes(folder / MANIFEST, Manifest.read(folder).with_files(listed).to_bytes())
 
 
 def unlist(folder: Path, *names: str) -> None:
     """Remove files from the manifest before they change."""
     manifest = Manifest.read(folder)
-    if manifest is not None and not manifest.files.keys().isdisjoint(names):
+    if not manifest.files.keys().isdisjoint(names):
         write_bytes(folder / MANIFEST, manifest.without(*names).to_bytes())
 
 
 def write_manifest(folder: Path, kind: str) -> None:
     """Write the manifest of a folder whose files were written one by one; subfolders have their own."""
-    inside = [one for one in folder.iterdir() if one.is_file() and one.name not in (MANIFEST, ".lock")]
-    files = {one.name: one.read_bytes() for one in inside}
+    inside = [path for path in folder.iterdir() if path.is_file() and path.name not in (MANIFEST, ".lock")]
+    files = {path.name: path.read_bytes() for path in inside}
     write_bytes(folder / MANIFEST, Manifest.of(kind, files).to_bytes())
 
 
 @contextmanager
 def folders_above(folder: Path) -> Iterator[None]:
     """Create the parent folders of a folder to be written; remove them again if writing fails."""
-    missing = [one for one in folder.parents if not one.exists()]
+    missing = [parent for parent in folder.parents if not parent.exists()]
     try:
         with os_errors(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        for one in missing:
+        for parent in missing:
             with suppress(OSError):  # another process has written there
-                one.rmdir()
+                parent.rmdir()
         raise
 
 
@@ -249,22 +256,21 @@ def refuse_existing(path: Path) -> None:
 
 
 def read_bytes(path: Path, folder: Path | None = None) -> bytes:
-    """Read a file written by attnlab and check it against the manifest of its folder, if there is one."""
+    """Read a file written by attnlab and check it against the manifest of its folder."""
     folder = folder or path.parent
     name = path.relative_to(folder).as_posix()
-    manifest = Manifest.read(folder)
     try:
-        if manifest is not None and name not in manifest.files:
-            raise FileNotFoundError
         content = path.read_bytes()
+        manifest = Manifest.read(folder)
+        if name not in manifest.files:
+            raise FileNotFoundError
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: the folder is incomplete") from None
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be read ({error.strerror}): check what it is, and its permissions"
         ) from None
-    if manifest is not None:
-        manifest.check(path, name, content)
+    manifest.check(path, name, content)
     return content
 
 
@@ -272,23 +278,20 @@ def is_written(path: Path) -> bool:
     """Whether a file was written completely; one that a killed process left unlisted was not."""
     if not path.is_file():
         return False
-    manifest = Manifest.read(path.parent)
-    return manifest is None or path.name in manifest.files
+    manifest = Manifest.find(path.parent)
+    return manifest is not None and path.name in manifest.files
+
+
+def kind_of(folder: Path) -> str:
+    """Return the kind of a folder; empty if attnlab did not write it."""
+    manifest = Manifest.find(folder)
+    return manifest.kind if manifest else ""
 
 
 def verify(folder: Path) -> None:
     """Check every file listed in the manifest of a folder."""
-    manifest = Manifest.read(folder)
-    for name in manifest.files if manifest is not None else ():
+    for name in Manifest.read(folder).files:
         read_bytes(folder / name, folder)
-
-
-def note_without_manifest(folder: Path) -> None:
-    """Warn that a folder cannot be checked, since an older version wrote it or its manifest was removed."""
-    if Manifest.read(folder) is None:
-        warnings.warn(
-            f"{folder} has no {MANIFEST}, so its files are not checked for damage", AttnlabWarning, stacklevel=3
-        )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -305,10 +308,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def peek(path: Path) -> dict[str, Any]:
     """Read a JSON object without checking it; return {} if that is impossible."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 @contextmanager
@@ -319,9 +322,9 @@ def reporting_damage(path: Path) -> Iterator[None]:
     except AttnlabError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
+        message = " ".join(f"{type(error).__name__}: {error}".split())
         raise CheckpointError(
-            f"{path} is damaged, or of another version ({said:.200}): restore it from a copy, or make it again"
+            f"{path} is damaged, or of another version ({message:.200}): restore it from a copy, or make it again"
         ) from error
 
 

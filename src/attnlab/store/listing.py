@@ -1,34 +1,28 @@
-"""The folders under runs/: tell their kinds, list them, find them by name or by any setting, show one in full, delete.
+"""The folders under runs/: list them, find them by name or by any setting, describe one in full, delete.
 
-Every folder becomes an `Entry`, whatever its state: complete, stopped, damaged, or not written by attnlab.
+Every folder becomes an `Entry`, whatever its state: complete, stopped, damaged, or not written by attnlab. What a folder is
+stands in its manifest, and its figures in its result.json. Knows neither commands nor what studies and outputs hold.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from attnlab.config import RunConfig, flatten, resolve
-from attnlab.errors import AttnlabError, CheckpointError, ConfigError, StorageError, UserError, unknown
-from attnlab.store.folders import (
-    MANIFEST,
-    Manifest,
-    is_locked,
-    is_written,
-    note_without_manifest,
-    parse_json,
-    peek,
-    read_json,
-)
+import msgspec
+
+from attnlab.config import RunConfig, Settings, flatten, resolve
+from attnlab.errors import AttnlabError, ConfigError, StorageError, UserError, unknown
+from attnlab.store import records
+from attnlab.store.folders import MANIFEST, Manifest, is_locked, is_written, kind_of, read_json
+from attnlab.store.runs import Run, RunRecord, Step
 from attnlab.store.usercode import split_names
 
 _OURS = ("run", "study", "classifier", "output")  # kinds written by attnlab, which may be deleted
@@ -37,19 +31,6 @@ _COLUMNS = (
     *("progress", "tokens", "seconds", "loss", "accuracy", "note"),
 )
 _OF_RUNS = ("preset", "mechanism", "task", "seed")  # columns that a study takes from its runs
-_OUTPUTS = {  # kinds in manifests: the command that writes such a folder, and what it is
-    "approximation": ("mechanisms show", "patterns and errors of a mechanism"),
-    "bench": ("bench", "a benchmark"),
-    "corpus": ("corpus export", "built-in data"),
-    "evaluation": ("evaluate", "an evaluation"),
-    "export": ("export", "a model for transformers"),
-    "look": ("look", "attention weights"),
-    "predictions": ("classify --predict", "labels for texts"),
-    "report": ("report", "a report"),
-    "tensorboard": ("runs export", "curves for TensorBoard"),
-}
-_PARTS = ("checkpoint", "measurement", "model", "questions", "training", "trials")  # kinds inside runs and studies
-_REPORT = re.compile(r"report\.(html|md|json|tex)|report-[a-z0-9-]+\.csv")  # files of a report without a manifest
 _DEPTH = 3  # folders between a study and its runs
 _TAIL = 2**15  # bytes at the end of metrics.jsonl that hold the recent steps
 SMOOTHING = 0.95  # of the loss while a run trains: the weight of a step relative to the next
@@ -61,7 +42,7 @@ class Entry:
 
     path: Path
     kind: str  # run, study, classifier, output, damaged, foreign, link
-    what: str  # stage of a run, name of a study, command that wrote anything else
+    what: str  # stage of a run, name of a study, kind of anything else
     state: str  # complete, stopped, active; empty for others
     when: float  # seconds since 1970
     preset: str | None = None
@@ -74,7 +55,7 @@ class Entry:
     loss: float | None = None  # mean of the last steps, as training shows it
     accuracy: float | None = None
     note: str = ""  # what is wrong, or what it is about
-    settings: Mapping[str, object] = field(default_factory=dict)  # by dotted name
+    settings: Settings = field(default_factory=dict)  # by dotted name
     runs: tuple[Entry, ...] = ()  # those inside a study
 
     @property
@@ -94,83 +75,51 @@ class Entry:
     def plain(self) -> dict[str, Any]:
         """The entry as JSON data."""
         when = datetime.fromtimestamp(self.when, UTC).isoformat(timespec="seconds")
-        inside = {"runs": [one.plain() for one in self.runs]} if self.kind == "study" else {}
+        inside = {"runs": [run.plain() for run in self.runs]} if self.kind == "study" else {}
         return {"path": str(self.path), **self.columns(), "when": when, "settings": dict(self.settings), **inside}
-
-
-# Kinds
-
-
-def kind_of(folder: Path) -> str:
-    """Return the kind of a folder from its manifest, else from its files; "" for an unknown folder."""
-    try:
-        manifest = Manifest.read(folder)
-    except CheckpointError:
-        manifest = None
-    return manifest.kind if manifest is not None else _kind_by_files(folder)
-
-
-def _kind_by_files(folder: Path) -> str:
-    """The kind of a folder without a manifest, as older versions wrote them."""
-    config, result = peek(folder / "config.json"), peek(folder / "result.json")
-    if (folder / "study.json").is_file():
-        return "study"
-    if (folder / "predictions.tsv").is_file() and {"best_epoch", "labels", "dev"} <= result.keys():
-        return "classifier"
-    return "run" if "stage" in config else ""
-
-
-def refuse_other_models(folder: Path) -> None:
-    """Refuse a folder whose model is one of transformers, and say what to do with it."""
-    kind, architecture = kind_of(folder), peek(folder / "config.json").get("model_type")
-    named = shlex.quote(str(folder))
-    if kind == "classifier" and not (folder / "model" / "config.json").is_file():
-        raise UserError(
-            f"{folder} is a bag-of-words classifier, not a run: `attnlab runs show {named}` shows its results,"
-            f" and `attnlab classify --model {named} --predict FILE` labels texts"
-        )
-    if kind == "classifier":
-        load = f"AutoModelForSequenceClassification.from_pretrained({str(folder / 'model')!r})"
-        raise UserError(f"{folder} is a transformers classifier already: load it with {load}")
-    if architecture in ("gpt2", "attnlab"):
-        raise UserError(
-            f"{folder} is a transformers model already: to convert it to a run, use `attnlab import {named} runs/NAME`"
-        )
-    if isinstance(architecture, str):
-        raise UserError(
-            f"{folder} is a model ({architecture}) of transformers already: load it with"
-            f" AutoModel.from_pretrained({str(folder)!r}), or fine-tune it: attnlab classify --model {named}"
-        )
-
-
-def run_folder(path: Path) -> Path:
-    """Return the folder of a run, or of the fine-tuned model of a study; anything else is refused with advice."""
-    if kind_of(path) == "study":
-        several = sorted(one.parent for one in path.glob("*/seed-*/config.json"))
-        if several or "variants" in read_json(path / "study.json").get("plan", {}):
-            example = several[0] if several else path / "VARIANT" / "seed-0"
-            raise UserError(f"{path} is a comparison of several runs: name one of them, such as {example}")
-        refuse_other_models(path / "best")
-        if not (path / "finetune" / "model").is_dir():
-            if is_written(path / "result.json"):
-                raise UserError(f"{path} is a finished study, not a run: see `attnlab runs show {path}`")
-            raise UserError(f"{path} was stopped before its model was finished: resume with `attnlab resume {path}`")
-        path = path / "finetune"
-    if not path.is_dir():
-        raise UserError(f"{path}: no such run folder; `attnlab runs` shows those of this folder")
-    refuse_other_models(path)
-    if not (path / "config.json").is_file():
-        raise UserError(f"{path} is not a run folder: it has no config.json")
-    return path
 
 
 # Reading folders
 
 
+@dataclass(frozen=True)
+class _Figures:
+    """What lists show of a result.json, whatever wrote it."""
+
+    title: str = ""
+    run: str | None = None  # that it is about
+    settings: dict[str, Any] | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    dev: _Figures | None = None  # measured on validation data
+    rows: tuple[_Figures, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> _Figures | None:
+        """Read the figures of a folder; None if it has no result yet."""
+        return records.read(cls, folder / "result.json") if is_written(folder / "result.json") else None
+
+    @property
+    def main_accuracy(self) -> float | None:
+        """Its own accuracy, or that of its validation, or that of its first row."""
+        places = [self, *([self.dev] if self.dev else []), *self.rows[:1]]
+        return next((place.accuracy for place in places if place.accuracy is not None), None)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What lists show of a study.json."""
+
+    study: str
+    plan: dict[str, Any]
+
+
 def read_all(root: Path) -> list[Entry]:
     """Read every folder under `root`, by name; hidden ones are left out, because they are unfinished."""
-    if (root / "config.json").is_file():
-        raise UserError(f"{root} is a run itself: see it with `attnlab runs show {root}`")
+    if kind_of(root) == "run":
+        raise UserError(f"{root} is a run itself: name the folder that holds it")
     try:
         folders = sorted(path for path in root.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -183,81 +132,70 @@ def read(path: Path) -> Entry:
     if path.is_symlink():
         return Entry(path, "link", "link", "", _changed(path), note=f"a link to {path.readlink()}")
     try:
-        kind = kind_of(path)
-        if kind == "study":
-            return _read_study(path)
-        if kind == "classifier":
-            return _read_classifier(path)
-        if kind in _OUTPUTS:
-            return _read_output(path, kind)
-        if kind in _PARTS:
-            return Entry(path, "foreign", "not a run", "", _changed(path), note=f"a {kind}, part of a run or study")
-        if kind == "run" or (path / "config.json").is_file():
+        manifest = Manifest.find(path)
+        if manifest is None:
+            return _foreign(path, f"it has no {MANIFEST}")
+        if manifest.kind == "run":
             return _read_run(path)
-        return _read_output(path, _older_output(path))
+        if manifest.kind == "study":
+            return _read_study(path)
+        if manifest.about or manifest.kind == "classifier":
+            return _read_output(path, manifest)
+        return _foreign(path, f"a {manifest.kind}, part of a run or study")
     except (AttnlabError, OSError, RecursionError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error).split(": ")[0]
-        return Entry(path, "damaged", "damaged", "", _changed(path), note=str(said))
+        message = error.strerror if isinstance(error, OSError) else str(error).split(": ")[0]
+        return Entry(path, "damaged", "damaged", "", _changed(path), note=str(message))
+
+
+def _foreign(path: Path, note: str) -> Entry:
+    return Entry(path, "foreign", "not a run", "", _changed(path), note=note)
 
 
 def _read_run(path: Path) -> Entry:
-    stored = read_json(path / "config.json")
-    settings = stored.get("config")
-    if not isinstance(settings, dict) or not isinstance(stored.get("stage"), str):
-        return Entry(path, "foreign", "not a run", "", _changed(path), note="its config.json is of another program")
-    result = _read_result(path)
-    last = last_step(path / "metrics.jsonl") if result is None else result
-    dotted = dict(flatten(settings))
-    return Entry(
+    run = Run(path)
+    record, complete = run.record, run.complete
+    settings = dict(flatten(record.settings))
+    entry = Entry(
         path,
         "run",
-        stored["stage"],
-        "complete" if result is not None else "active" if is_locked(path) else "stopped",
+        record.stage,
+        "complete" if complete else "active" if is_locked(path) else "stopped",
         _changed(path / "result.json", path / "metrics.jsonl", path / "config.json"),
-        preset=_text(settings.get("preset")),
-        mechanism=_text(dotted.get("model.mechanism")),
-        task=_text(dotted.get("task.name")),
-        seed=_integer(settings.get("seed")),
-        progress=1.0 if result is not None else as_number(last.get("progress")),
-        tokens=_integer(last.get("tokens")),
-        seconds=as_number(last.get("seconds")),
-        loss=as_number(last.get("loss" if result is None else "final_loss")),
-        accuracy=as_number(last.get("accuracy")),
-        settings=dotted,
+        preset=settings.get("preset"),
+        mechanism=settings.get("model.mechanism"),
+        task=settings.get("task.name"),
+        seed=settings.get("seed"),
+        settings=settings,
     )
+    if complete:
+        result = run.result
+        return replace(entry, progress=1.0, tokens=result.tokens, seconds=result.seconds, loss=result.final_loss)
+    last = last_step(path / "metrics.jsonl")
+    if last is None:
+        return entry
+    return replace(entry, progress=last.progress, tokens=last.tokens, seconds=last.seconds, loss=last.loss)
 
 
 def _read_study(path: Path) -> Entry:
-    stored = read_json(path / "study.json")
-    plan = stored.get("plan")
-    if not isinstance(stored.get("study"), str) or not isinstance(plan, dict):
-        return Entry(path, "foreign", "not a study", "", _changed(path), note="its study.json is of another program")
-    result = _read_result(path)
+    plan, result = records.read(_Plan, path / "study.json"), _Figures.read(path)
     runs = tuple(_runs_inside(path))
-    running = is_locked(path) or any(one.state == "active" for one in runs)
-    seconds = as_number((result or {}).get("seconds"))
+    running = is_locked(path) or any(run.state == "active" for run in runs)
+    seconds = result.seconds if result else None
     return Entry(
         path,
         "study",
-        stored["study"],
-        "complete" if result is not None else "active" if running else "stopped",
-        max([_changed(path / "result.json", path / "study.json"), *(one.when for one in runs)]),
-        preset=_text(plan.get("preset")) or _joined(one.preset for one in runs),
-        mechanism=_joined(one.mechanism for one in runs),
-        task=_joined(one.task for one in runs),
-        progress=1.0 if result is not None else None,
-        tokens=sum(one.tokens or 0 for one in runs) if runs else None,
-        seconds=sum(one.seconds or 0.0 for one in runs) if runs and seconds is None else seconds,
-        accuracy=_accuracy_of(result or {}),
+        plan.study,
+        "complete" if result else "active" if running else "stopped",
+        max([_changed(path / "result.json", path / "study.json"), *(run.when for run in runs)]),
+        preset=plan.plan.get("preset") or _joined(run.preset for run in runs),
+        mechanism=_joined(run.mechanism for run in runs),
+        task=_joined(run.task for run in runs),
+        progress=1.0 if result else None,
+        tokens=sum(run.tokens or 0 for run in runs) if runs else None,
+        seconds=sum(run.seconds or 0.0 for run in runs) if runs and seconds is None else seconds,
+        accuracy=result.main_accuracy if result else None,
         runs=runs,
     )
-
-
-def _accuracy_of(result: Mapping[str, object]) -> float | None:
-    """The accuracy of a study: its own, or that of its first row."""
-    own, rows = as_number(result.get("accuracy")), result.get("rows")
-    first = as_table(rows[0] if isinstance(rows, list) and rows else None)
-    return own if own is not None else as_number(first.get("accuracy"))
 
 
 def _runs_inside(path: Path, depth: int = _DEPTH) -> Iterator[Entry]:
@@ -272,84 +210,49 @@ def _runs_inside(path: Path, depth: int = _DEPTH) -> Iterator[Entry]:
             yield from _runs_inside(inner, depth - 1)
 
 
-def _read_classifier(path: Path) -> Entry:
-    """Read a classifier, with loss and accuracy on validation."""
-    result = read_json(path / "result.json")
-    settings, measured = as_table(result.get("settings")), as_table(result.get("dev"))
+def _read_output(path: Path, manifest: Manifest) -> Entry:
+    """Read what a command wrote in one step; an output may hold nothing but what attnlab wrote."""
+    is_output = manifest.kind != "classifier"
+    written = {MANIFEST, *(name.split("/")[0] for name in manifest.files)}
+    others = sorted(inner.name for inner in path.iterdir() if inner.name not in written)
+    if is_output and others:
+        return _foreign(path, f"it also holds {others[0]}")
+    result = _Figures.read(path) or _Figures()
+    settings = dict(flatten(result.settings or {}))
+    loss = result.dev.loss if result.dev else result.loss
     return Entry(
         path,
-        "classifier",
-        "classify",
-        "complete",  # such folders are written in one step
-        _changed(path / "result.json"),
-        seed=_integer(settings.get("seed")),
-        progress=1.0,
-        tokens=_integer(result.get("tokens")),
-        seconds=as_number(result.get("seconds")),
-        loss=as_number(measured.get("loss")),
-        accuracy=as_number(measured.get("accuracy")),
-        note=_text(result.get("title")) or "",
-        settings=dict(flatten(settings)),
+        "output" if is_output else manifest.kind,
+        manifest.kind,
+        "complete",
+        _changed(path / "result.json") or _changed(*path.iterdir()),
+        seed=settings.get("seed"),
+        progress=None if is_output else 1.0,
+        tokens=result.tokens,
+        seconds=result.seconds,
+        loss=loss,
+        accuracy=result.main_accuracy,
+        note=f"of {result.run}" if result.run else manifest.about or result.title,
+        settings=settings,
     )
 
 
-def _read_output(path: Path, kind: str) -> Entry:
-    """Read the output of a command that examines or reports; it may hold nothing but what attnlab wrote."""
-    manifest = Manifest.read(path) if kind else None
-    written = {MANIFEST, *(name.split("/")[0] for name in manifest.files)} if manifest else set()
-    others = sorted(one.name for one in path.iterdir() if one.name not in written) if manifest else []
-    if not kind or others:
-        note = f"it also holds {others[0]}" if others else "it has no config.json and no study.json"
-        return Entry(path, "foreign", "not a run", "", _changed(path), note=note)
-    result = _read_result(path) or {}
-    command, note = _OUTPUTS[kind]
-    source = _text(result.get("run"))
-    return Entry(
-        path,
-        "output",
-        command,
-        "complete",  # such folders are written in one step
-        _changed(*path.iterdir()),
-        loss=as_number(result.get("loss")),
-        accuracy=as_number(result.get("accuracy")),
-        note=f"of {source}" if source else note,
-    )
-
-
-def _older_output(path: Path) -> str:
-    """The kind of an output without a manifest, from its files; empty for anything else."""
-    inside = {one.name for one in path.iterdir()}
-    if inside and all(map(_REPORT.fullmatch, inside)):
-        return "report"
-    result = _read_result(path) or {}
-    if not isinstance(result.get("run"), str):
-        return ""
-    return "look" if "look.html" in inside else "evaluation" if result.keys() & {"exam", "probes"} else ""
-
-
-def _read_result(path: Path) -> dict[str, object] | None:
-    return read_json(path / "result.json") if is_written(path / "result.json") else None
-
-
-def last_step(path: Path) -> dict[str, Any]:
-    """The last step of a metrics file, with the mean loss of the recent steps; empty where there is none."""
+def last_step(path: Path) -> Step | None:
+    """The last step of a metrics file, with the mean loss of the recent steps; None where there is none."""
     if not path.is_file():
-        return {}
+        return None
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - _TAIL))
         lines = stream.read().split(b"\n")
-    last: dict[str, Any] = {}
+    last: Step | None = None
     total = weight = 0.0  # of the mean that progress bars show
     for line in lines:
         try:
-            row = parse_json(line)
-        except ValueError:
+            last = msgspec.json.decode(line, type=Step)
+        except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and "step" in row:
-            last, loss = row, as_number(row.get("loss"))
-            if loss is not None:
-                total, weight = SMOOTHING * total + loss, SMOOTHING * weight + 1
-    return {**last, "loss": total / weight} if weight else last
+        total, weight = SMOOTHING * total + last.loss, SMOOTHING * weight + 1
+    return replace(last, loss=total / weight) if last else None
 
 
 def share_done(progress: float) -> str:
@@ -360,25 +263,6 @@ def share_done(progress: float) -> str:
 def _changed(*paths: Path) -> float:
     """When the newest of some files was written; 0 where there is none."""
     return max((path.lstat().st_mtime for path in paths if os.path.lexists(path)), default=0.0)
-
-
-def as_table(value: object) -> dict[str, object]:
-    """A stored value if it is a table, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def as_number(value: object) -> float | None:
-    """A stored value if it is a finite number."""
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return value if fine else None  # type: ignore[return-value]
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _joined(values: Iterable[str | None]) -> str | None:
@@ -397,15 +281,15 @@ class Filter:
     value: str
 
     @classmethod
-    def parse(cls, given: str) -> Filter:
+    def parse(cls, text: str) -> Filter:
         """Parse a condition of the command line."""
-        parts = re.fullmatch(r"\s*([\w.-]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", given)
+        parts = re.fullmatch(r"\s*([\w.-]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", text)
         if not parts:
-            raise UserError(f"a filter is NAME=VALUE (or != < <= > >=), such as mechanism=dot, not '{given}'")
-        found = cls(*parts.groups())
-        if found.sign not in ("=", "!=") and found.number is None:
-            raise UserError(f"'{given}' compares with '{found.value}', which is not a number")
-        return found
+            raise UserError(f"a filter is NAME=VALUE (or != < <= > >=), such as mechanism=dot, not '{text}'")
+        condition = cls(*parts.groups())
+        if condition.sign not in ("=", "!=") and condition.number is None:
+            raise UserError(f"'{text}' compares with '{condition.value}', which is not a number")
+        return condition
 
     @property
     def number(self) -> float | None:
@@ -417,7 +301,7 @@ class Filter:
 
     def holds(self, value: Any) -> bool:
         """Whether a value meets the condition; a missing value meets only !=."""
-        wanted, is_number = self.number, as_number(value) is not None
+        wanted, is_number = self.number, isinstance(value, int | float) and not isinstance(value, bool)
         if self.sign in ("=", "!="):
             if is_number and wanted is not None:
                 equal = value == wanted
@@ -452,7 +336,7 @@ def _check_key(key: str, entries: Sequence[Entry]) -> None:
     known |= {name for entry in with_inner(entries) for name in entry.settings}
     meant = [key] if key in known else sorted(name for name in known if name.endswith(f".{key}"))
     if not meant:
-        few = "choose a column, such as mechanism, state or loss, or a setting that attnlab settings lists"
+        few = "choose a column, such as mechanism, state or loss, or a setting"
         raise UserError(unknown("column or setting", key, known, few))
     if len(meant) > 1:
         raise UserError(f"'{key}' could be {' or '.join(meant)}: write it in full")
@@ -460,11 +344,11 @@ def _check_key(key: str, entries: Sequence[Entry]) -> None:
 
 def choose(entries: Sequence[Entry], filters: Sequence[Filter]) -> list[Entry]:
     """The entries that meet all conditions; a study does if one of its runs meets those that the study does not decide."""
-    for one in filters:
-        _check_key(one.key, entries)
+    for condition in filters:
+        _check_key(condition.key, entries)
 
     def meets(values: Mapping[str, object]) -> bool:
-        return all(one.holds(_look_up(one.key, values)) for one in filters)
+        return all(condition.holds(_look_up(condition.key, values)) for condition in filters)
 
     def fits(entry: Entry) -> bool:
         own = _values(entry)
@@ -482,9 +366,9 @@ def arrange(entries: Sequence[Entry], key: str = "when", reverse: bool = False) 
         value = pair[0]
         return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
 
-    found = [(_look_up(key, _values(entry)), entry) for entry in entries]
-    present = sorted((pair for pair in found if pair[0] is not None), key=order, reverse=reverse)
-    return [entry for _, entry in present] + [entry for value, entry in found if value is None]
+    pairs = [(_look_up(key, _values(entry)), entry) for entry in entries]
+    present = sorted((pair for pair in pairs if pair[0] is not None), key=order, reverse=reverse)
+    return [entry for _, entry in present] + [entry for value, entry in pairs if value is None]
 
 
 def with_inner(entries: Sequence[Entry]) -> list[Entry]:
@@ -494,13 +378,12 @@ def with_inner(entries: Sequence[Entry]) -> list[Entry]:
 
 def find(name: str, root: Path = Path("runs")) -> Entry:
     """Find a run by its path, or by its name under `root`."""
-    places = [place for place in (Path(name), root / name) if os.path.lexists(place)]
-    found = [read(place) for place in places]
-    if found:
-        return next((entry for entry in found if entry.kind != "foreign"), found[0])
+    entries = [read(place) for place in (Path(name), root / name) if os.path.lexists(place)]
+    if entries:
+        return next((entry for entry in entries if entry.kind != "foreign"), entries[0])
     names = [entry.name for entry in read_all(root)] if root.is_dir() else []
     if not names:
-        raise UserError(f"{name}: no such run folder; `attnlab runs` shows those there are")
+        raise UserError(f"{name}: no such run folder")
     raise UserError(unknown("run", name, names))
 
 
@@ -512,7 +395,7 @@ class Details:
     """An entry with its result, its files and, for a run, its data and its differences from the preset."""
 
     entry: Entry
-    stored: Mapping[str, object]  # config.json of a run
+    record: RunRecord | None  # of a run
     differences: Mapping[str, tuple[Any, Any]] | None  # (preset's, run's); None where the preset is unknown
     result: Mapping[str, object] | None
     files: Sequence[tuple[str, int]] | None  # with their bytes
@@ -520,9 +403,9 @@ class Details:
     def plain(self) -> dict[str, Any]:
         """The details as JSON data."""
         shown = self.entry.plain()
-        if self.entry.kind == "run":
-            shown |= {"data": self.stored.get("data"), "base": self.stored.get("base")}
-            shown["differences"] = self.differences
+        if self.record:
+            data = {name: asdict(source) for name, source in self.record.data.items()}
+            shown |= {"data": data, "base": self.record.base, "differences": self.differences}
         if self.result is not None:
             shown["result"] = self.result
         if self.files is not None:
@@ -532,14 +415,12 @@ class Details:
 
 def details(entry: Entry) -> Details:
     """Read everything about one entry."""
-    is_run = entry.kind == "run"
-    if entry.kind in _OURS:
-        note_without_manifest(entry.path)
+    is_run, has_result = entry.kind == "run", entry.kind in _OURS and is_written(entry.path / "result.json")
     return Details(
         entry,
-        read_json(entry.path / "config.json") if is_run else {},
+        RunRecord.read(entry.path) if is_run else None,
         _differences(entry) if is_run else None,
-        _read_result(entry.path) if entry.kind in _OURS else None,
+        read_json(entry.path / "result.json") if has_result else None,
         _contents(entry.path) if entry.kind != "link" else None,
     )
 
@@ -551,8 +432,7 @@ def _differences(entry: Entry) -> dict[str, tuple[Any, Any]] | None:
         preset = dict(flatten(resolve(entry.preset or "", stage).to_dict()))  # type: ignore[arg-type]
     except ConfigError:
         return None
-    # A run of an older version lacks what was added since, and an empty table is the same as none.
-    own = {name: value for name, value in entry.settings.items() if value != {}}
+    own = {name: value for name, value in entry.settings.items() if value != {}}  # an empty table is the same as none
     names = [name for name in own if preset.get(name) != own[name]]
     # Threads are chosen by the machine where the preset leaves them open.
     return {name: (preset.get(name), own[name]) for name in names if (name, preset.get(name)) != ("train.threads", 0)}
@@ -561,10 +441,10 @@ def _differences(entry: Entry) -> dict[str, tuple[Any, Any]] | None:
 def _contents(path: Path) -> list[tuple[str, int]]:
     """What lies directly in a folder, with sizes; a folder's size is that of everything in it."""
     return [
-        (f"{one.name}/", folder_size(one)[1])
-        if one.is_dir() and not one.is_symlink()
-        else (one.name, one.lstat().st_size)
-        for one in sorted(path.iterdir())
+        (f"{inner.name}/", folder_size(inner)[1])
+        if inner.is_dir() and not inner.is_symlink()
+        else (inner.name, inner.lstat().st_size)
+        for inner in sorted(path.iterdir())
     ]
 
 
@@ -585,14 +465,14 @@ def may_delete(entry: Entry) -> Entry:
         raise UserError(f"{entry.path} is {entry.what} ({entry.note}): remove it by hand if that is meant")
     real = entry.path.resolve()
     if Path.cwd().resolve().is_relative_to(real):
-        raise UserError(f"{entry.path} is where you are: go elsewhere first")
+        raise UserError(f"{entry.path} contains the current directory: go elsewhere first")
     return replace(entry, path=real)
 
 
 def outermost(entries: Sequence[Entry]) -> list[Entry]:
     """The entries without repetitions, and without those inside others."""
-    found = {entry.path: entry for entry in entries}
-    return [entry for path, entry in found.items() if not any(other in path.parents for other in found)]
+    by_path = {entry.path: entry for entry in entries}
+    return [entry for path, entry in by_path.items() if not any(other in path.parents for other in by_path)]
 
 
 def reasons_to_keep(entry: Entry, others: Iterable[Entry]) -> list[str]:
@@ -604,7 +484,7 @@ def reasons_to_keep(entry: Entry, others: Iterable[Entry]) -> list[str]:
     reasons += [f"part of the study {folder.name}" for folder in above if (folder / "study.json").is_file()]
     for other in others:
         if other.kind == "run" and other.state != "complete" and entry.path != other.path.resolve():
-            base = _text(read_json(other.path / "config.json").get("base"))
+            base = RunRecord.read(other.path).base
             if base and (other.path / base).resolve().is_relative_to(entry.path):
                 reasons.append(f"{other.name} starts from it and is not finished")
     return reasons

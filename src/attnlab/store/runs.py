@@ -17,39 +17,40 @@ Every file is written atomically and checked when it is read. Knows nothing abou
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from attnlab.config import Settings, TaskTraits
-from attnlab.errors import CheckpointError, DataError, UserError
+from attnlab.errors import CheckpointError, DataError, NotARun, UserError
 from attnlab.machine import environment
+from attnlab.store import records
 from attnlab.store.folders import (
+    Manifest,
     digest,
     hide,
     is_written,
+    kind_of,
     os_errors,
-    parse_json,
     read_bytes,
-    read_json,
     refuse_existing,
-    reporting_damage,
     to_json,
     unlist,
     write_bytes,
     write_folder,
 )
-from attnlab.store.listing import run_folder
-from attnlab.store.records import plain, restored
 
 FORMAT = 1  # version of run, model and checkpoint folders
 _KEPT_CHECKPOINTS = 2
+_RESTORE = (
+    ": restore it from a copy; or, to train from the beginning, remove it together with the folder checkpoints"
+)
 
 
 def unused_path(stem: str, root: Path = Path("runs")) -> Path:
@@ -79,40 +80,80 @@ class RunRecord:
     facts: DataSource | None = None
     base: str | None = None  # path from the run to the run it was trained from
     dev: DataSource | None = None
-    format: int | None = FORMAT
+    format: int = FORMAT
 
     @classmethod
     def read(cls, run: Path) -> RunRecord:
         """Read config.json; relative paths of data are resolved."""
-        path = run / "config.json"
-        stored = read_json(path)
+        record = records.read(cls, run / "config.json")
+        moved = {
+            name: replace(data, source=os.path.normpath(run.resolve() / data.source))
+            for name, data in record.data.items()
+            if data.source.startswith("..")
+        }
+        return replace(record, **moved)
 
-        def data(name: str) -> DataSource | None:
-            entry = (stored.get("data") or {}).get(name)
-            if entry is None:
-                return None
-            source = entry["source"]
-            if source.startswith(".."):
-                source = os.path.normpath(run.resolve() / source)
-            return DataSource(source, entry["sha256"])
-
-        with reporting_damage(path):
-            stage, settings, base = stored.get("stage", ""), stored.get("config", {}), stored.get("base")
-            if not (isinstance(stage, str) and isinstance(settings, dict) and isinstance(base, str | None)):
-                raise TypeError("stage, config or base is of the wrong type")
-            task = restored(TaskTraits, stored["task"])
-            return cls(stage, settings, task, data("corpus"), data("facts"), base, data("dev"), stored.get("format"))
+    @property
+    def data(self) -> dict[str, DataSource]:
+        """The data by name: corpus, facts and dev, as far as they were given."""
+        named = {"corpus": self.corpus, "facts": self.facts, "dev": self.dev}
+        return {name: data for name, data in named.items() if data is not None}
 
     @property
     def running_text(self) -> bool:
         """Whether its corpus is running text."""
         return self.task.reads == "running text"
 
-    def to_json(self) -> bytes:
-        """Return the content of config.json."""
-        data = {"corpus": self.corpus, "facts": self.facts, **({"dev": self.dev} if self.dev else {})}
-        stored = {"format": self.format, "stage": self.stage, "config": self.settings, "task": self.task}
-        return to_json(plain({**stored, "data": data, "base": self.base}))
+
+@dataclass(frozen=True)
+class Step:
+    """The record of one step: a line of metrics.jsonl."""
+
+    step: int
+    progress: float  # 0 to 1
+    epoch: float
+    loss: float
+    rate: float  # learning rate as a share of its peak
+    tokens: int  # since the start, without padding
+    seconds: float  # since the start, without interruptions
+    norm: float | None = None  # of the gradient, before clipping
+    dev_loss: float | None = None  # mean over held-out targets, if validated after this step
+    dev_accuracy: float | None = None  # share of held-out questions answered exactly
+    sample: str | None = None  # what the model writes
+
+    def row(self) -> dict[str, float | str]:
+        """Return the values that are known, by name."""
+        return {name: value for name, value in self.__dict__.items() if value is not None}
+
+
+_STEP = msgspec.json.Decoder(Step)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of a complete run; an imported model has parameters only."""
+
+    parameters: int
+    steps: int = 0
+    epochs: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+    tokens_per_second: float = 0.0
+    final_loss: float | None = None  # mean of the last twentieth of the steps
+    threads: int | None = None
+    processes: int | None = None
+    peak_memory: int | None = None  # bytes of the first process, libraries included
+    device: str = ""
+    precision: str = ""
+    best_dev_loss: float | None = None
+    best_step: int | None = None
+    validation_seconds: float | None = None
+    stopped_early: bool = False
+    imported: str = ""  # name of the folder that it was imported from
+
+    def known(self) -> dict[str, float | str]:
+        """Return the values that the run has, by name."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
 @dataclass(frozen=True)
@@ -133,7 +174,7 @@ class Run:
     def create(cls, path: Path, record: RunRecord, code: Mapping[str, bytes] | None = None) -> Run:
         """Create a run with the user code it needs; the folder must not exist."""
         refuse_existing(path)
-        files = {"config.json": record.to_json(), "env.json": to_json(environment()), **(code or {})}
+        files = {"config.json": records.encode(record), "env.json": to_json(environment()), **(code or {})}
         write_folder(path, "run", files)
         return cls(path)
 
@@ -156,14 +197,14 @@ class Run:
         """The stage, the mechanism and the result as a table, for notebooks."""
         record = self.record
         rows = {"run": self.path, "stage": record.stage, "mechanism": record.settings["model"]["mechanism"]}
-        rows |= self.result if self.complete else {"state": "not complete: resume it"}
+        rows |= self.result.known() if self.complete else {"state": "not complete: resume it"}
         cells = (f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
         return f"<table>{''.join(cells)}</table>"
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> RunResult:
         """The result of a complete run."""
-        return read_json(self.path / "result.json")
+        return records.read(RunResult, self.path / "result.json")
 
     @property
     def model(self) -> Path:
@@ -172,29 +213,23 @@ class Run:
             raise UserError(f"{self.path} has no finished model: resume training with `attnlab resume {self.path}`")
         return self.path / "model"
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return all recorded steps; a last line truncated by a kill is left out."""
+    def metrics(self) -> list[Step]:
+        """Return all recorded steps; a last line truncated by a kill, or without a finite loss, is left out."""
         path = self.path / "metrics.jsonl"
         if not path.is_file():
             return []
         content = read_bytes(path) if is_written(path) else path.read_bytes()
         lines = content.split(b"\n")
         lines.pop()  # empty, or truncated
-        rows = []
+        steps = []
         for number, line in enumerate(lines, start=1):
             try:
-                row = parse_json(line)
-                if not isinstance(row["step"], int):
-                    raise TypeError
-            except (ValueError, KeyError, TypeError):
+                steps.append(_STEP.decode(line))
+            except (ValueError, RecursionError):
                 if number == len(lines):
                     break
-                raise CheckpointError(
-                    f"{path} is damaged at line {number}: restore it from a copy; or, to train from the beginning, remove"
-                    " it together with the folder checkpoints"
-                ) from None
-            rows.append(row)
-        return rows
+                raise CheckpointError(f"{path} is damaged at line {number}{_RESTORE}") from None
+        return steps
 
     def metrics_mark(self) -> MetricsMark:
         """Flush the metrics and return the length and sha256 of the file, for a checkpoint."""
@@ -203,19 +238,13 @@ class Run:
             content = stream.read()
         return MetricsMark(len(content), digest(content))
 
-    def rewind_metrics(self, step: int = 0, mark: MetricsMark | None = None) -> None:
-        """Drop metrics recorded after a step; `mark` comes from its checkpoint, and is None in older ones."""
-        path = self.path / "metrics.jsonl"
-        if mark is None:
-            kept = [row for row in self.metrics() if row["step"] <= step] if step else []
-            content = "".join(json.dumps(row) + "\n" for row in kept).encode()
-        else:
+    def rewind_metrics(self, mark: MetricsMark | None = None) -> None:
+        """Drop what was recorded after a checkpoint, which has stored its mark, or everything."""
+        path, content = self.path / "metrics.jsonl", b""
+        if mark is not None:
             content = path.read_bytes()[: mark.bytes] if path.is_file() else b""
             if digest(content) != mark.sha256:
-                raise CheckpointError(
-                    f"{path} is damaged before step {step}: restore it from a copy; or, to train from the beginning, remove"
-                    " it together with the folder checkpoints"
-                )
+                raise CheckpointError(f"{path} is damaged before its byte {mark.bytes:,}{_RESTORE}")
         unlist(self.path, "metrics.jsonl", "result.json")  # present if a user removed result.json of a complete run
         write_bytes(path, content)
 
@@ -227,7 +256,7 @@ class Run:
     def tidy_checkpoints(self, step: int) -> None:
         """Keep the newest checkpoints up to a step; remove others, and what a killed process left behind."""
         saved = self.checkpoints()
-        past = [one for one in saved if _step_of(one) <= step]
+        past = [folder for folder in saved if _step_of(folder) <= step]
         for old in (*past[:-_KEPT_CHECKPOINTS], *saved[len(past) :]):
             hide(old)
         for hidden in (self.path / "checkpoints").glob(".step-*.tmp"):
@@ -235,15 +264,15 @@ class Run:
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints, oldest first."""
-        found = (self.path / "checkpoints").glob("step-*")
-        return sorted((path for path in found if re.fullmatch(r"step-[0-9]{1,18}", path.name)), key=_step_of)
+        folders = (self.path / "checkpoints").glob("step-*")
+        return sorted((path for path in folders if re.fullmatch(r"step-[0-9]{1,18}", path.name)), key=_step_of)
 
 
 def movable(data: DataSource, run: Path) -> DataSource:
     """Make the path of a file in the study of a run relative to the run, so that the study can be moved."""
     place = run.absolute()
-    studies = (one for one in place.parents if (one / "study.json").is_file())
-    if not any(Path(data.source).is_relative_to(one.resolve()) for one in studies):
+    studies = (parent for parent in place.parents if (parent / "study.json").is_file())
+    if not any(Path(data.source).is_relative_to(study.resolve()) for study in studies):
         return data
     return replace(data, source=os.path.relpath(data.source, place.parent.resolve() / place.name))
 
@@ -252,15 +281,39 @@ def _step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
+def run_folder(path: Path) -> Path:
+    """Return the folder of a run, or of the fine-tuned model of a study; anything else is an error."""
+    if kind_of(path) == "study":
+        if not (path / "finetune" / "model").is_dir():
+            runs = [run for place in ("*", "*/*") for run in sorted(path.glob(place)) if kind_of(run) == "run"]
+            state = "has no model of its own" if is_written(path / "result.json") else "is not finished: resume it"
+            named = f"; or name one of its runs, such as {runs[0]}" if runs else ""
+            raise NotARun(f"{path} is a study that {state}{named}", path)
+        path = path / "finetune"
+    if not path.is_dir():
+        raise NotARun(f"{path}: no such run folder", path)
+    require_kind(path, "run")
+    return path
+
+
+def require_kind(folder: Path, *kinds: str) -> None:
+    """Refuse a folder of another kind, or one that attnlab did not write."""
+    manifest = Manifest.find(folder)
+    if manifest is None:
+        raise NotARun(f"{folder} is not a run folder: it has no manifest.json, so attnlab did not write it, or it is damaged", folder)
+    if manifest.kind not in kinds:
+        raise NotARun(f"{folder} is {manifest.about or f'a {manifest.kind}'}, not a run", folder)
+
+
 def lineage(run: Run) -> list[Run]:
     """Return a run, the run it was trained from, and so on; a missing one is an error."""
-    found = [run]
-    while base := found[-1].record.base:
+    runs = [run]
+    while base := runs[-1].record.base:
         try:
-            earlier = Run.open(found[-1].path / base)
+            earlier = Run.open(runs[-1].path / base)
         except UserError as error:
-            raise DataError(f"{found[-1].path} was trained from a run that is missing: restore it ({error})") from None
-        if earlier.path.resolve() in {one.path.resolve() for one in found}:
+            raise DataError(f"{runs[-1].path} was trained from a run that is missing: restore it ({error})") from None
+        if earlier.path.resolve() in {run.path.resolve() for run in runs}:
             break
-        found.append(earlier)
-    return found
+        runs.append(earlier)
+    return runs

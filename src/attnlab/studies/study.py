@@ -374,14 +374,14 @@ def read_run(run: Run) -> TrainedRun:
         folder=run.path.name,
         stage=record.stage,
         settings=record.settings,
-        steps=result["steps"],
-        epochs=result["epochs"],
-        tokens=result["tokens"],
-        tokens_per_second=result["tokens_per_second"],
-        seconds=result["seconds"],
-        final_loss=result["final_loss"],
-        parameters=result["parameters"],
-        curve=LossCurve(*([row[key] for row in metrics] for key in ("step", "tokens", "loss"))),
+        steps=result.steps,
+        epochs=result.epochs,
+        tokens=result.tokens,
+        tokens_per_second=result.tokens_per_second,
+        seconds=result.seconds,
+        final_loss=result.final_loss,
+        parameters=result.parameters,
+        curve=LossCurve(*([getattr(step, key) for step in metrics] for key in ("step", "tokens", "loss"))),
     )
 
 

@@ -13,6 +13,7 @@ Every cell of the grid is a variant of a comparison: its runs are trained, stopp
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -406,15 +407,15 @@ def _describe(cell: Cell, rows: Sequence[Record], hearts: _Table | None) -> Cell
     if hearts is not None:
         read = [lineage(record.run)[-1] for record in rows]
         reading = Reading(
-            tokens=round(statistics.fmean(run.result["tokens"] for run in read)),
-            loss=statistics.fmean(run.result["final_loss"] for run in read),
+            tokens=round(statistics.fmean(run.result.tokens for run in read)),
+            loss=statistics.fmean(run.result.final_loss or math.nan for run in read),
             by_heart=share(hearts) if hearts[0] else None,
         )
     return CellResult(
         cell.name,
         cell,
         share([record.answers() for record in rows]),
-        seconds=statistics.fmean(whole_result(record.run)["seconds"] for record in rows),
+        seconds=statistics.fmean(whole_result(record.run).seconds for record in rows),
         exam=rows[0].measured.answers,
         reading=reading,
     )

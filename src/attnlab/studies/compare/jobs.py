@@ -16,8 +16,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from attnlab.errors import AttnlabError, Diverged, Interrupted
 from attnlab.lm.progress import say
 from attnlab.report.words import roughly
-from attnlab.store.folders import is_written, read_json
+from attnlab.store.folders import is_written
 from attnlab.store.listing import last_step
+from attnlab.store.runs import Run
 from attnlab.studies.compare.plan import Plan
 from attnlab.studies.workers import PAUSE, Attempts, Command, opened, stop_all
 
@@ -43,12 +44,12 @@ class _Job:
         last = last_step(self.run / "metrics.jsonl")
         if not last:  # the first of two stages
             last = last_step(self.run.with_name(f"{self.run.name}-pretrain") / "metrics.jsonl")
-        state = f"loss {last['loss']:.3f}" if last.get("loss") else "starting"
-        return last.get("progress", 0.0), "measuring" if (self.run / "result.json").is_file() else state
+        state = f"loss {last.loss:.3f}" if last else "starting"
+        return last.progress if last else 0.0, "measuring" if (self.run / "result.json").is_file() else state
 
     def outcome(self) -> str:
         """Time and loss of a finished run."""
-        loss = read_json(self.run / "result.json")["final_loss"]
+        loss = Run(self.run).result.final_loss
         return f"{time.monotonic() - self.began:.0f} s, final loss {loss:.3f}"
 
     @property

@@ -258,7 +258,7 @@ def _describe(
                 row.seed,
                 os.path.relpath(row.run.path, folder),
                 row.values,
-                tuple({key: step[key] for key in _CURVE} for step in row.run.metrics()),
+                tuple({key: getattr(step, key) for key in _CURVE} for step in row.run.metrics()),
             )
             for row in rows
         ),

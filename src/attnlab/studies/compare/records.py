@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -22,7 +22,7 @@ from attnlab.lm.exams import Score
 from attnlab.lm.perplexity import Probe, SentenceLosses
 from attnlab.store.folders import read_bytes, read_json, reporting_damage
 from attnlab.store.records import restored
-from attnlab.store.runs import Run, lineage
+from attnlab.store.runs import Run, RunResult, lineage
 from attnlab.studies.compare.plan import Plan, Published, Tuned
 from attnlab.studies.compare.variants import run_differences
 from attnlab.studies.legacy import StudyResult
@@ -525,7 +525,7 @@ def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
     for variant in plan.variants:
         for seed in plan.seeds:
             run, place = Run.open(plan.path(folder, variant.name, seed)), plan.measured(folder, variant.name, seed)
-            known = whole_result(run) | Record(seed, run, place, {}).measured.values()
+            known = asdict(whole_result(run)) | Record(seed, run, place, {}).measured.values()
             values = {one.key: known.get(one.key) for one in figures(plan.words)}
             there = {key: float(value) for key, value in values.items() if value is not None}
             found.setdefault(variant.name, []).append(Record(seed, run, place, there))
@@ -540,16 +540,16 @@ def some(lines: Sequence[T], count: int) -> list[T]:
     return [lines[at] for at in sorted(picked.tolist())]
 
 
-def whole_result(run: Run) -> dict[str, Any]:
+def whole_result(run: Run) -> RunResult:
     """The result of a run, including the time and tokens of the runs that it started from."""
     result, base = run.result, run.record.base
     if base:
         before = whole_result(Run.open(run.path / base))
-        seconds, tokens = (result[key] + before[key] for key in ("seconds", "tokens"))
+        seconds, tokens = result.seconds + before.seconds, result.tokens + before.tokens
         # Seconds are rounded, so that very short runs took none.
-        rate = tokens / seconds if seconds else result["tokens_per_second"]
-        result |= {"seconds": seconds, "tokens": tokens, "tokens_per_second": rate}
-        result["peak_memory"] = max(result.get("peak_memory") or 0, before.get("peak_memory") or 0) or None
+        rate = tokens / seconds if seconds else result.tokens_per_second
+        memory = max(result.peak_memory or 0, before.peak_memory or 0) or None
+        result = replace(result, seconds=seconds, tokens=tokens, tokens_per_second=rate, peak_memory=memory)
     return result
 
 
@@ -586,7 +586,7 @@ def notes_on(records: Records) -> list[str]:
     """Notes on the runs as a whole."""
     every = [record.run for rows in records.values() for record in rows]
     places = {json.dumps(read_json(run.path / "env.json"), sort_keys=True) for run in every}
-    ways = {(run.result.get("processes"), run.result.get("threads")) for run in every}
+    ways = {(run.result.processes, run.result.threads) for run in every}
     seeds = len(next(iter(records.values())))
     found = []
     if len(places) > 1 or len(ways) > 1:
