@@ -59,7 +59,7 @@ def main() -> None:
         cli.main(["evaluate", name, "--exam", exam, "--out", f"{name}-exam"])
     results = [Run.open(name).result for name in (base, tuned)]
     print(
-        f"{results[0]['tokens_per_second']:,} tokens/s, {sum(r['seconds'] for r in results) / 60:.1f} minutes, {folder}"
+        f"{results[0].tokens_per_second:,.0f} tokens/s, {sum(result.seconds for result in results) / 60:.1f} minutes, {folder}"
     )
 
 

@@ -115,7 +115,7 @@ def train_one(folder: Path, name: str, seed: int, rate: float | None = None) -> 
         settings = resolve("recall", "finetune", given=given)
         run = stages.resume(Run.open(tuned)) if tuned.exists() else stages.finetune(settings, run, facts, corpus, tuned)
     found = evaluate.examine(*load_model(run.model), corpora.load_questions(exam))
-    row = {"name": name, "seed": seed, "right": found.right, "tokens": run.result["tokens"]}
+    row = {"name": name, "seed": seed, "right": found.right, "tokens": run.result.tokens}
     (folder / f"{name}-{seed}.json").write_text(json.dumps(row), encoding="utf-8")
 
 

@@ -104,9 +104,9 @@ def main() -> None:
     assert found.accuracy is not None
     assert found.low is not None
     assert found.high is not None
-    our_seconds, our_work = run.result["seconds"], epochs * flops_of_epoch(config, sources)
+    our_seconds, our_work = run.result.seconds, epochs * flops_of_epoch(config, sources)
     print(
-        f"ours: {run.result['tokens']:,} tokens, {run.result['parameters']:,} parameters,"
+        f"ours: {run.result.tokens:,} tokens, {run.result.parameters:,} parameters,"
         f" {100 * found.accuracy:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f}) of {found.questions}"
         f" held-out questions"
     )

@@ -24,7 +24,7 @@ def change(run: Path, **settings: Any) -> None:
     stored = json.loads((run / "config.json").read_text())
     for name, value in settings.items():
         table, _, key = name.rpartition("__")
-        (stored["config"][table] if table else stored["config"])[key] = value
+        (stored["settings"][table] if table else stored["settings"])[key] = value
     (run / "config.json").write_text(json.dumps(stored))
     reseal(run)
 

@@ -44,7 +44,7 @@ NAMES = ("dot", "linear")
 
 def losses(folder: Path) -> dict[str, list[float]]:
     """The loss of every step, by mechanism."""
-    return {name: [one["loss"] for one in Run.open(folder / name / "seed-0").metrics()] for name in NAMES}
+    return {name: [one.loss for one in Run.open(folder / name / "seed-0").metrics()] for name in NAMES}
 
 
 def figures(result: dict[str, Any]) -> list[Any]:

@@ -280,12 +280,12 @@ def children(parent: int) -> list[int]:
 def assert_same(run: Run, whole: Run) -> None:
     """Losses, norms of gradients and validation agree at every step."""
     assert run.complete
-    rows = [[{key: row.get(key) for key in COMPARED} for row in one.metrics()] for one in (run, whole)]
+    rows = [[{key: getattr(row, key) for key in COMPARED} for row in one.metrics()] for one in (run, whole)]
     assert len(rows[0]) == len(rows[1])
     assert any(row["dev_loss"] for row in rows[1])
     for one, other in zip(*rows, strict=True):
         assert one == pytest.approx(other, rel=1e-6)
-    assert run.result["final_loss"] == pytest.approx(whole.result["final_loss"], rel=1e-6)
+    assert run.result.final_loss == pytest.approx(whole.result.final_loss, rel=1e-6)
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the processes in /proc")

@@ -57,8 +57,9 @@ def test_the_list_of_runs_has_the_same_loss(tmp_path: Path) -> None:
     given = [step(n, n / 400, 4.0 / n + n % 7, 100 * n, float(n)) for n in range(1, 400)]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(one.row())}\n" for one in given) + '{"step": 4')
     found = last_step(tmp_path / "metrics.jsonl")
-    assert (found["step"], found["progress"]) == (399, given[-1].progress)
-    assert found["loss"] == pytest.approx(after(given).loss, rel=1e-3)
+    assert found is not None
+    assert (found.step, found.progress) == (399, given[-1].progress)
+    assert found.loss == pytest.approx(after(given).loss, rel=1e-3)
     assert share_done(0.999) == "99 %"
 
 

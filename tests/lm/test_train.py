@@ -36,7 +36,7 @@ WORLD, FACTS = "people:60", "people:60:train"
 
 
 def losses(path: Path) -> list[float]:
-    return [row["loss"] for row in Run.open(path).metrics()]
+    return [row.loss for row in Run.open(path).metrics()]
 
 
 @given(st.lists(st.integers(2, 60), min_size=1, max_size=200), st.integers(60, 600))
@@ -72,11 +72,11 @@ def test_it_learns_and_records(tmp_path: Path, tiny: RunConfig) -> None:
     config = replace(tiny, train=replace(tiny.train, epochs=8.0))
     run = stages.pretrain(config, WORLD, FACTS, tmp_path / "run")
     rows = run.metrics()
-    assert np.mean([row["loss"] for row in rows[-5:]]) < 0.7 * rows[0]["loss"]
-    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    assert np.mean([row.loss for row in rows[-5:]]) < 0.7 * rows[0].loss
+    assert [row.step for row in rows] == list(range(1, len(rows) + 1))
     assert run.complete
-    assert run.result["steps"] == len(rows)
-    assert run.result["tokens"] == rows[-1]["tokens"] > 0
+    assert run.result.steps == len(rows)
+    assert run.result.tokens == rows[-1].tokens > 0
     assert json.loads((run.path / "env.json").read_text())["torch"]
     assert run.record.facts == DataSource(FACTS, stages.checksum(corpora.load_questions(FACTS)))
 
@@ -181,7 +181,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(
     assert len(error.strip().split("\n")) == 1
     run = Run.open(tmp_path / "run")
     saved = json.loads((run.checkpoints()[-1] / "state.json").read_text())
-    assert saved["step"] == run.metrics()[-1]["step"]
+    assert saved["step"] == run.metrics()[-1].step
 
 
 def test_interrupted_is_raised_in_python_too(tmp_path: Path, tiny: RunConfig) -> None:
@@ -200,7 +200,7 @@ def test_finetuning_starts_from_the_base_and_from_scratch(tmp_path: Path, tiny: 
     config = resolve("small", "finetune", given={"train": {"epochs": 1.0, "tokens_per_batch": 512}})
     tuned = stages.finetune(config, base, FACTS, out=tmp_path / "tuned")
     scratch = stages.finetune(replace(tiny, task=config.task), None, FACTS, WORLD, tmp_path / "scratch")
-    assert tuned.metrics()[0]["loss"] < scratch.metrics()[0]["loss"]
+    assert tuned.metrics()[0].loss < scratch.metrics()[0].loss
     assert tuned.record.base == "../base"
     assert tuned.record.settings["model"] == base.record.settings["model"]
     assert tuned.record.settings["train"]["threads"] == 1
@@ -393,5 +393,5 @@ def test_freed_memory_is_returned() -> None:
 def test_every_checkpoint_returns_memory(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[bool] = []
     monkeypatch.setattr(train, "release_freed_memory", lambda: released.append(True))
-    steps = stages.pretrain(tiny, WORLD, FACTS, str(tmp_path / "run")).result["steps"]
+    steps = stages.pretrain(tiny, WORLD, FACTS, str(tmp_path / "run")).result.steps
     assert len(released) >= steps // tiny.train.checkpoint_every > 0

@@ -119,10 +119,10 @@ def test_steps_take_the_place_of_epochs(tmp_path: Path, tiny: RunConfig) -> None
         for name, given in (("epochs", {}), ("steps", {"steps": 13}))
     )
     rows = by_steps.metrics()
-    assert by_epochs.result["steps"] != 13
-    assert [row["loss"] for row in rows] == [row["loss"] for row in by_epochs.metrics()][:13]
-    assert [row["progress"] for row in rows] == pytest.approx([(step + 0.5) / 13 for step in range(13)])
-    assert by_steps.result["epochs"] == pytest.approx(rows[-1]["epoch"], abs=0.01)
+    assert by_epochs.result.steps != 13
+    assert [row.loss for row in rows] == [row.loss for row in by_epochs.metrics()][:13]
+    assert [row.progress for row in rows] == pytest.approx([(step + 0.5) / 13 for step in range(13)])
+    assert by_steps.result.epochs == pytest.approx(rows[-1].epoch, abs=0.01)
 
 
 def test_every_step_learns(tmp_path: Path, tiny: RunConfig) -> None:
@@ -344,5 +344,5 @@ def test_a_run_that_ends_within_an_epoch_learns_to_its_last_step(
 ) -> None:
     config = replace(tiny, train=replace(tiny.train, epochs=epochs, warmup=0.0))
     rows = stages.pretrain(config, WORLD, FACTS, tmp_path / "run").metrics()
-    assert all(0 < row["rate"] <= 1 for row in rows)
-    assert all(0 < row["progress"] < 1 for row in rows)
+    assert all(0 < row.rate <= 1 for row in rows)
+    assert all(0 < row.progress < 1 for row in rows)

@@ -54,18 +54,18 @@ def validated(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> Run:
 
 def test_validation_leaves_training_as_it_is(tmp_path: Path, tiny: RunConfig, validated: Run) -> None:
     plain = pretrained(tiny, tmp_path / "plain", dev=None)
-    assert [row["loss"] for row in plain.metrics()] == [row["loss"] for row in validated.metrics()]
+    assert [row.loss for row in plain.metrics()] == [row.loss for row in validated.metrics()]
     assert same(weights(plain.model), weights(validated.model))
     assert not (plain.path / "best").exists()
-    assert "best_dev_loss" not in plain.result
+    assert plain.result.best_dev_loss is None
 
 
 def test_the_dev_loss_is_that_of_the_best_model_on_the_questions(validated: Run) -> None:
-    rows = [row for row in validated.metrics() if "dev_loss" in row]
-    last = validated.metrics()[-1]["step"]
-    assert [row["step"] for row in rows] == [*range(3, last, 3), last]
-    best = min(rows, key=lambda row: row["dev_loss"])
-    assert (validated.result["best_step"], validated.result["best_dev_loss"]) == (best["step"], best["dev_loss"])
+    rows = [row for row in validated.metrics() if row.dev_loss is not None]
+    last = validated.metrics()[-1].step
+    assert [row.step for row in rows] == [*range(3, last, 3), last]
+    best = min(rows, key=lambda row: row.dev_loss)
+    assert (validated.result.best_step, validated.result.best_dev_loss) == (best.step, best.dev_loss)
     model, tokenizer = load_model(validated.path / "best")
     questions = load_questions(DEV)
     total = targets = 0.0
@@ -74,14 +74,14 @@ def test_the_dev_loss_is_that_of_the_best_model_on_the_questions(validated: Run)
         logits = model(ids[:, :-1]).detach()[0, example.start - 1 :]
         total += float(F.cross_entropy(logits, ids[0, example.start :], reduction="sum"))
         targets += len(example.ids) - example.start
-    assert total / targets == pytest.approx(best["dev_loss"], rel=1e-5)
+    assert total / targets == pytest.approx(best.dev_loss, rel=1e-5)
     accuracy = sum(examine(model, tokenizer, questions).right) / len(questions)
     assert best["dev_accuracy"] == pytest.approx(accuracy)
 
 
 def test_samples_are_shown_every_so_often(validated: Run) -> None:
-    sampled = [row["step"] for row in validated.metrics() if "sample" in row]
-    every = [row["step"] for row in validated.metrics() if "dev_loss" in row]
+    sampled = [row.step for row in validated.metrics() if row.sample is not None]
+    every = [row.step for row in validated.metrics() if row.dev_loss is not None]
     assert sampled == [*every[2::3], every[-1]]
     assert len(every) % 3  # so that the last has one only because it is the last
 
@@ -93,9 +93,9 @@ def test_early_stopping_keeps_the_best_model(tmp_path: Path, tiny: RunConfig, mo
     run = pretrained(
         with_train(tiny, validate_every=1, patience=2), tmp_path / "run", show=stages.Show(line=notes.append)
     )
-    assert run.metrics()[-1]["step"] == 4
-    assert run.result["best_step"] == 2
-    assert run.result["stopped_early"] is True
+    assert run.metrics()[-1].step == 4
+    assert run.result.best_step == 2
+    assert run.result.stopped_early is True
     assert notes[-1] == "stopped early: 2 validations without improvement since step 2"
     assert same(weights(run.model), weights(run.path / "best"))
 
@@ -115,8 +115,8 @@ def test_a_run_with_validation_and_averages_resumes_exactly(tmp_path: Path, tiny
     with pytest.raises(Stop):
         pretrained(config, tmp_path / "broken", show=stages.Show(step=stop))
     broken = stages.resume(Run.open(tmp_path / "broken"))
-    kept = [{key: row[key] for key in row if key != "seconds"} for row in broken.metrics()]
-    assert kept == [{key: row[key] for key in row if key != "seconds"} for row in whole.metrics()]
+    kept = [replace(row, seconds=0.0) for row in broken.metrics()]
+    assert kept == [replace(row, seconds=0.0) for row in whole.metrics()]
     assert same(weights(broken.model), weights(whole.model))
 
 
@@ -147,7 +147,7 @@ def test_parts_of_a_batch_give_the_losses_of_the_whole(tmp_path: Path, tiny: Run
         pretrained(with_train(config, accumulate=number), tmp_path / str(number), dev=None) for number in (1, 3)
     )
     pairs = zip(whole.metrics(), parts.metrics(), strict=True)
-    assert all(a["loss"] == pytest.approx(b["loss"], abs=1e-9) for a, b in pairs)
+    assert all(a.loss == pytest.approx(b.loss, abs=1e-9) for a, b in pairs)
     assert weights(whole.model)["head.weight"].dtype == torch.float64
 
 
@@ -165,10 +165,10 @@ def test_schedules_by_name() -> None:
 
 
 def test_the_gradient_norm_is_recorded(validated: Run, tmp_path: Path, tiny: RunConfig) -> None:
-    norms = [row["norm"] for row in validated.metrics()]
+    norms = [row.norm for row in validated.metrics()]
     assert all(norm > 0 for norm in norms)
     free = pretrained(with_train(tiny, clip=0.0), tmp_path / "free", dev=None)
-    assert free.metrics()[0]["norm"] == pytest.approx(norms[0])
+    assert free.metrics()[0].norm == pytest.approx(norms[0])
 
 
 def test_a_share_of_the_held_out_tokens_is_spread_evenly() -> None:
@@ -190,9 +190,9 @@ def test_tensorboard_has_the_curves(tmp_path: Path, tiny: RunConfig) -> None:
 
     run = pretrained(with_train(tiny, log="tensorboard", validate_every=5), tmp_path / "run")
     events = EventAccumulator(str(run.path / "tensorboard")).Reload()
-    rows = {row["step"]: row for row in run.metrics()}
+    rows = {row.step: row for row in run.metrics()}
     found = {one.step: one.value for one in events.Scalars("dev/loss")}
-    assert found == pytest.approx({step: row["dev_loss"] for step, row in rows.items() if "dev_loss" in row})
+    assert found == pytest.approx({step: row.dev_loss for step, row in rows.items() if row.dev_loss is not None})
     assert {one.step for one in events.Scalars("train/norm")} == {*found, *(step for step in rows if step % 10 == 0)}
 
 
@@ -246,7 +246,7 @@ def test_patience_without_held_out_data_is_refused(tmp_path: Path, tiny: RunConf
 def test_validation_counts_every_question_whatever_the_batches(tmp_path: Path, tiny: RunConfig, validated: Run) -> None:
     rows = pretrained(with_train(tiny, rows_per_batch=7, epochs=0.01, lr=1e-30, muon_lr=1e-30), tmp_path / "rows")
     tokens = pretrained(with_train(tiny, epochs=0.01, lr=1e-30, muon_lr=1e-30), tmp_path / "tokens")
-    assert rows.result["best_dev_loss"] == pytest.approx(tokens.result["best_dev_loss"], rel=1e-6)
+    assert rows.result.best_dev_loss == pytest.approx(tokens.result.best_dev_loss, rel=1e-6)
 
 
 # Precision and compilation
@@ -284,7 +284,7 @@ def test_mixed_precision_keeps_float32_weights(tmp_path: Path, tiny: RunConfig) 
     mixed = pretrained(with_train(tiny, device="cpu", precision="bf16"), tmp_path / "mixed", dev=None)
     plain = pretrained(with_train(tiny, device="cpu"), tmp_path / "plain", dev=None)
     assert all(tensor.dtype == torch.float32 for tensor in weights(mixed.model).values())
-    differences = [abs(a["loss"] - b["loss"]) for a, b in zip(mixed.metrics(), plain.metrics(), strict=True)]
+    differences = [abs(a.loss - b.loss) for a, b in zip(mixed.metrics(), plain.metrics(), strict=True)]
     assert 0 < max(differences) < 0.1
 
 
@@ -319,21 +319,21 @@ def test_a_text_file_is_all_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     assert guessed in " ".join(told.split())
     run = Run.open(tmp_path / "run")
-    assert f"sample after step {run.result['steps']}: " in told
-    assert run.result["best_dev_loss"] < 5
+    assert f"sample after step {run.result.steps}: " in told
+    assert run.result.best_dev_loss < 5
     model, tokenizer = load_model(run.model)
     first, second = sample(model, tokenizer, "", 2, limit=20)
     assert first != second
-    config = json.loads((run.path / "config.json").read_text())["config"]
+    config = json.loads((run.path / "config.json").read_text())["settings"]
     assert config["task"] == {"name": "text", "options": {"documents": "file", "held_out": 0.05}}
-    before = [row["loss"] for row in run.metrics()]
+    before = [row.loss for row in run.metrics()]
     call("pretrain", tmp_path / "my.txt", *size, "--out", tmp_path / "again", "--dev", "0")
-    assert "best_dev_loss" not in Run.open(tmp_path / "again").result
+    assert Run.open(tmp_path / "again").result.best_dev_loss is None
     assert before[0] != pytest.approx(before[-1], abs=0.5)
     capsys.readouterr()
     (run.path / "result.json").unlink()
     assert call("resume", run.path) == 0
-    assert f"loss {run.result['final_loss']:.3f}, best dev loss" in capsys.readouterr().out
+    assert f"loss {run.result.final_loss:.3f}, best dev loss" in capsys.readouterr().out
 
 
 def test_running_text_is_measured_as_in_validation(
@@ -361,7 +361,7 @@ def test_running_text_is_measured_as_in_validation(
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
         return found
 
-    last = Run.open(tmp_path / "other").metrics()[-1]["dev_loss"]
+    last = Run.open(tmp_path / "other").metrics()[-1].dev_loss
     assert measured("other", "tail.txt")["loss"] == pytest.approx(last, rel=1e-5)
     assert measured("other", "tail.txt")["seen"] == 9  # it was trained on the whole text
     assert measured("run", "tail.txt")["seen"] == 0

@@ -10,8 +10,8 @@ import pytest
 from attnlab import machine
 from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
 from attnlab.store import folders, runs
-from attnlab.store.listing import kind_of
-from attnlab.store.runs import Run, RunRecord
+from attnlab.store.folders import digest
+from attnlab.store.runs import MetricsMark, Run, RunRecord, Step
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_create_refuses_and_open_explains(tmp_path: Path) -> None:
         Run.create(tmp_path / "run", RunRecord())
     with pytest.raises(UserError, match="no such run folder"):
         Run.open(tmp_path / "absent")
-    with pytest.raises(UserError, match="not a run folder"):
+    with pytest.raises(UserError, match=r"has no manifest\.json"):
         Run.open(tmp_path)
     with pytest.raises(UserError, match="attnlab resume"):
         _ = run.model
@@ -56,7 +56,7 @@ def test_create_refuses_and_open_explains(tmp_path: Path) -> None:
 
 def test_a_study_stands_for_its_last_model_once_there_is_one(tmp_path: Path) -> None:
     folders.write_folder(tmp_path / "study", "study", {"study.json": b"{}"})
-    with pytest.raises(UserError, match="stopped before its model was finished: resume with `attnlab resume"):
+    with pytest.raises(UserError, match="is a study that is not finished: resume it"):
         Run.open(tmp_path / "study")
     Run.create(tmp_path / "study/finetune", RunRecord())
     (tmp_path / "study/finetune/model").mkdir()
@@ -73,10 +73,13 @@ def test_damaged_json_is_named(tmp_path: Path) -> None:
 def test_metrics_survive_a_cut_line_and_rewind(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", RunRecord())
     assert run.metrics() == []
-    (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    assert [row["step"] for row in run.metrics()] == [1, 2, 3]
-    run.rewind_metrics(2)
-    assert (run.path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
+    rows = [json.dumps(Step(step, 0.1 * step, 1.0, 2.5, 1.0, 10, 0.5).row()) for step in (1, 2, 3)]
+    (run.path / "metrics.jsonl").write_text("\n".join([*rows, '{"st']))
+    assert [row.step for row in run.metrics()] == [1, 2, 3]
+    run.rewind_metrics(MetricsMark(len(rows[0]) + 1, digest(f"{rows[0]}\n".encode())))
+    assert (run.path / "metrics.jsonl").read_text() == f"{rows[0]}\n"
+    with pytest.raises(CheckpointError, match="is damaged before its byte 3"):
+        run.rewind_metrics(MetricsMark(3, digest(b"abc")))
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -96,20 +99,3 @@ def test_environment_tells_versions_and_nothing_personal() -> None:
     found = machine.environment()
     assert {"attnlab", "python", "torch", "processor", "cores"} <= set(found)
     assert str(Path.home()) not in json.dumps(found)
-
-
-def test_folders_of_before_there_were_manifests_are_recognised(tmp_path: Path) -> None:
-    results = {
-        "classifier": {"best_epoch": 1, "labels": [], "dev": {}},
-        "run": {},
-        "": {},
-    }
-    configs = {"run": {"stage": "pretrain"}, "": {"model_type": "bert"}}
-    for kind, result in results.items():
-        folder = tmp_path / (kind or "strange")
-        folder.mkdir()
-        (folder / "result.json").write_text(json.dumps(result))
-        (folder / "config.json").write_text(json.dumps(configs.get(kind, {})))
-        if kind == "classifier":
-            (folder / "predictions.tsv").touch()
-        assert kind_of(folder) == kind

@@ -39,13 +39,13 @@ def test_every_model_is_trained_as_reported_and_examined(done: tuple[Path, Repor
     ]
     assert all(row.questions == 3 for row in result.rows)
     alone = Run.open(folder / "no-pretraining")
-    assert (alone.result["steps"], alone.result["epochs"]) == (75, 75.0)
+    assert (alone.result.steps, alone.result.epochs) == (75, 75.0)
     long = Run.open(folder / "mingpt-perceiver-2-pretrain").record.settings
     assert long["model"]["bottleneck"] == 64
     assert long["train"]["rows_per_batch"] == 128
     assert long["train"]["horizon"] == pytest.approx(2 * 200 / 650)
     assert long["train"]["warmup"] == pytest.approx(4.2e-5 * 650 / 2)
-    assert Run.open(folder / "mingpt-2-finetune").result["epochs"] == 10
+    assert Run.open(folder / "mingpt-2-finetune").result.epochs == 10
 
 
 def test_it_says_what_the_reports_found(done: tuple[Path, ReportsResult]) -> None:

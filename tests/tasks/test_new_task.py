@@ -73,9 +73,9 @@ def test_one_file_adds_a_task(reference: str, tmp_path: Path, capsys: pytest.Cap
     weights = [(run.model / "model.safetensors").read_bytes() for run in (whole, resumed)]
     assert weights[0] == weights[1]
 
-    validated = [row for row in whole.metrics() if row.get("dev_loss") is not None]
+    validated = [row for row in whole.metrics() if row.dev_loss is not None]
     assert len(validated) > 1
-    assert all(row["sample"].startswith("tac ehT") for row in validated)
+    assert all((row.sample or "").startswith("tac ehT") for row in validated)
 
     assert whole.record.task == TaskTraits("sentences", "sentences", 30)
     assert call("evaluate", whole.path, "--corpus", corpus, "--out", tmp_path / "measured", "--json") == 0

@@ -112,7 +112,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_run_stores_the_size_that_its_corpus_has(trained: Run) -> None:
     model, tokenizer = load_model(trained.model)
     assert model.config.vocab_size == tokenizer.size == stages.stored_config(trained).model.vocab_size == 11
-    assert trained.result["steps"] == 4
+    assert trained.result.steps == 4
     assert trained.record.task == TaskTraits("sentences", "sentences", 100, False)
     assert perplexity.count_seen_lines(trained, (LINES[1], "Never seen."), tokenizer) == 1
 
@@ -125,7 +125,7 @@ def test_a_run_of_words_goes_on_where_it_stopped(trained: Run, tmp_path: Path) -
     for path in ("result.json", "model", "checkpoints/step-000004"):
         shutil.rmtree(copy.path / path) if (copy.path / path).is_dir() else (copy.path / path).unlink()
     stages.resume(copy)
-    assert [row["loss"] for row in copy.metrics()] == [row["loss"] for row in trained.metrics()]
+    assert [row.loss for row in copy.metrics()] == [row.loss for row in trained.metrics()]
     assert copy.record == trained.record
 
 
@@ -136,7 +136,7 @@ def test_options_as_the_command_line_gives_them_reach_the_evaluation(tmp_path: P
     assert run.record.task == TaskTraits("sentences", "sentences", 12, True)
     measured = perplexity.sentence_losses(*load_model(run.model), LINES, 12, True)
     assert measured.tokens == (7, 11, 5, 8)
-    assert run.result["tokens"] == 2 * sum(measured.tokens)
+    assert run.result.tokens == 2 * sum(measured.tokens)
 
 
 def test_preview_counts_words_and_lengths() -> None:

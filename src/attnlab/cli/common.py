@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 import warnings
@@ -19,7 +20,7 @@ from rich.text import Text
 
 from attnlab import __version__
 from attnlab.config import LARGEST, TrainConfig
-from attnlab.errors import AttnlabError, AttnlabWarning, UserError, cut, unknown
+from attnlab.errors import AttnlabError, AttnlabWarning, NotARun, UserError, cut, unknown
 from attnlab.machine import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
@@ -119,6 +120,8 @@ def main(arguments: list[str] | None = None) -> None:
         app(with_study(respell(given)), exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         _fail(_in_plain_words(error), 2)
+    except NotARun as error:
+        _fail(f"{error}{_advice(error.folder)}", error.exit_code)
     except AttnlabError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -130,6 +133,33 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(error, OSError) and error.strerror:  # the system's reason, nearly always about a path
             _fail(f"{error.filename or 'the system'}: {error.strerror}; choose another file or folder", 1)
         _fail(*unexpected(error))
+
+
+def _advice(folder: Path) -> str:
+    """What to do with a folder that is not a run, by what it holds."""
+    from attnlab.store.folders import kind_of, peek
+
+    named, kind, architecture = (
+        shlex.quote(str(folder)),
+        kind_of(folder),
+        peek(folder / "config.json").get("model_type"),
+    )
+    if not folder.exists():
+        return "; `attnlab runs` shows those of this folder"
+    if kind == "study":
+        return f"; `attnlab resume {named}` resumes it, and `attnlab runs show {named}` shows its runs"
+    if kind == "classifier" and not (folder / "model" / "config.json").is_file():
+        return f": `attnlab classify --model {named} --predict FILE` labels texts with it"
+    if kind == "classifier":
+        return f": load it with AutoModelForSequenceClassification.from_pretrained({str(folder / 'model')!r})"
+    if architecture in ("gpt2", "attnlab"):
+        return f": to convert this model of transformers to a run, use `attnlab import {named} runs/NAME`"
+    if architecture:
+        return (
+            f": it is a model of transformers ({architecture}): load it with AutoModel.from_pretrained({str(folder)!r}),"
+            f" or fine-tune it: attnlab classify --model {named}"
+        )
+    return ""
 
 
 def respell(arguments: Sequence[str]) -> list[str]:

@@ -255,8 +255,10 @@ def report(
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
     from attnlab import studies
-    from attnlab.report import FORMATS, document_of, strict, write_document
+    from attnlab.report import FORMATS, strict, write_document
+    from attnlab.report.runs import document as document_of_runs
     from attnlab.report.runs import side_by_side
+    from attnlab.store import records
     from attnlab.store.folders import read_json, refuse_existing
     from attnlab.store.runs import unused_path
 
@@ -266,7 +268,8 @@ def report(
     first = entries[0]
     whole = len(entries) == 1 and first.kind in _REPORTED and first.state == "complete"
     if json:
-        show_json(strict(read_json(first.path / "result.json") if whole else side_by_side(entries, runs)))
+        stored = read_json(first.path / "result.json") if whole else records.plain(side_by_side(entries, runs))
+        show_json(strict(stored))
         return
     if out is not None:
         refuse_existing(out)
@@ -278,7 +281,7 @@ def report(
     elif whole:
         document = studies.document_of(first.path)
     else:
-        document = document_of(side_by_side(entries, runs))
+        document = document_of_runs(side_by_side(entries, runs))
     path = write_document(document, folder, FORMATS if format == "all" else (format,))
     say(f"report: {path}")
 
@@ -286,7 +289,6 @@ def report(
 def _chosen(names: tuple[str, ...]) -> list[Entry]:
     """The runs and studies of these names; refuses anything else, and damaged ones."""
     from attnlab.store import listing
-    from attnlab.store.folders import note_without_manifest
 
     entries = []
     for name in dict.fromkeys(names):
@@ -294,9 +296,8 @@ def _chosen(names: tuple[str, ...]) -> list[Entry]:
         if entry.kind == "link":
             entry = listing.read(entry.path.resolve())
         if entry.kind == "output":
-            raise UserError(f"{name} is the output of `attnlab {entry.what}`, which already holds its report")
+            raise UserError(f"{name} is {entry.note or entry.what}, which already holds its report")
         if entry.kind not in ("run", *_REPORTED):
             raise UserError(f"{name} is neither a run nor a study ({entry.note or entry.what}): see `attnlab runs`")
-        note_without_manifest(entry.path)
         entries.append(entry)
     return entries

@@ -62,7 +62,8 @@ def evaluate(
     model, tokenizer = load_model(folder, trust_code=trust_code, device=choose_device(device))
     examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
     summary = {"run": str(folder), "exam": exam, **vars(examination.score())}
-    write_folder(target, "evaluation", {"predictions.txt": examination.lines(), "result.json": encode(summary)})
+    files = {"predictions.txt": examination.lines(), "result.json": encode(summary)}
+    write_folder(target, "evaluation", files, about="an evaluation")
     if json:
         show_json({**summary, "out": str(target)})
         return
@@ -149,7 +150,7 @@ def _measure(
         lines += [f"({seen:,} of {what} were in its training text)"] if seen else []
     probed = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
     summary["probes"] = plain(probed)
-    write_folder(target, "evaluation", {**files, "result.json": to_json(summary)})
+    write_folder(target, "evaluation", {**files, "result.json": to_json(summary)}, about="an evaluation")
     if json:
         show_json({**summary, "out": str(target)})
         return
@@ -348,7 +349,7 @@ def look(
     flags = [name for name, given in (("--question", question), ("--heads", heads)) if given]
     command = shlex.join(["attnlab", "look", str(folder), *([text] if text else []), *flags])
     view = score_heads(*loaded, text or None, question=question) if heads else look(*loaded, text, question=question)
-    write_folder(target, "look", view.files(str(folder), command))
+    write_folder(target, "look", view.files(str(folder), command), about="attention weights")
     page, picture = target / "look.html", target / ("heads.png" if heads else "patterns.png")
     if json:
         show_json({**vars(view.record(str(folder))), "page": str(page), "picture": str(picture)})

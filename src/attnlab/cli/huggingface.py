@@ -161,7 +161,7 @@ def _predict(file: Path, model: str | None, unused: list[str], out: Path | None,
     predictions = predict(model, read_texts(file))
     summary = {"run": model, "source": str(file), "labels": predictions.labels, "counts": predictions.counts}
     files = {"predictions.tsv": predictions.to_tsv(), "result.json": records.encode(summary)}
-    write_folder(target, "predictions", files)
+    write_folder(target, "predictions", files, about="labels for texts")
     if json:
         show_json({**summary, "texts": predictions.texts, "out": str(target)})
         return

@@ -159,7 +159,8 @@ def _deliver(result: BenchResult | ReachResult, out: Path | None, json: bool) ->
     if out is not None:
         drawn = replace(document, sections=[Section("Curves", result.charts()), *document.sections])
         files = {"json": encode(result), "md": as_markdown(document).encode(), "html": as_html(drawn).encode()}
-        write_folder(out, "bench", {f"{document.kind}.{ending}": content for ending, content in files.items()})
+        named = {f"{document.kind}.{ending}": content for ending, content in files.items()}
+        write_folder(out, "bench", named, about="a benchmark")
     if json:
         show_json({**plain(result), "out": None if out is None else str(out)})
         return
@@ -287,7 +288,8 @@ def mechanisms_show(
             curves = Section("Curves", approximation.charts(measured))
             page = replace(page, sections=[*page.sections, curves, *approximation.document(measured).sections])
             files["error.json"] = encode(measured)
-        write_folder(out, "approximation", {"mechanism.html": as_html(page).encode(), **files})
+        written_files = {"mechanism.html": as_html(page).encode(), **files}
+        write_folder(out, "approximation", written_files, about="patterns and errors of a mechanism")
     if json:
         written = sorted(str(path) for path in out.iterdir()) if out else []
         show_json({**plain(cards.card(entry)), "error": plain(measured), "files": written})

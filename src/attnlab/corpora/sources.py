@@ -200,7 +200,7 @@ def _write_texts(folder: Path, texts: Mapping[str, Sequence[str]]) -> tuple[Path
     files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in texts.items()}
     if folder.exists():
         if not (folder / MANIFEST).exists():  # a folder of the user keeps its own
-            files[MANIFEST] = Manifest.of("corpus", files).to_bytes()
+            files[MANIFEST] = Manifest.of("corpus", files, "built-in data").to_bytes()
         for name, content in files.items():
             write_bytes(folder / name, content)
     else:

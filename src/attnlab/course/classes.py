@@ -8,6 +8,7 @@ code runs as the user who marks.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import tempfile

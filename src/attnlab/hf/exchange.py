@@ -46,7 +46,7 @@ from attnlab.inside.look import attentions_of, circuits_of
 from attnlab.lm.model import LanguageModel, count_parameters, load_model
 from attnlab.lm.model import model_files as attnlab_files
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.store.folders import add_files, read_json, refuse_existing, reporting_damage, to_json, write_folder
+from attnlab.store.folders import add_files, read_json, refuse_existing, reporting_damage, write_folder
 from attnlab.store.records import encode
 from attnlab.store.runs import Run, RunRecord, RunResult
 
@@ -89,7 +89,7 @@ def export(source: Path | str, folder: Path | str, *, trust_code: bool = False) 
     model, tokenizer = load_model(run.model if run else source, trust_code=trust_code)
     card = _card(folder.name, model, tokenizer, run)
     files = {**_model_files(model, tokenizer), **tokenizer_files(tokenizer, model.config.block_size)}
-    write_folder(folder, "export", {**files, "README.md": card.encode()})
+    write_folder(folder, "export", {**files, "README.md": card.encode()}, about="a model for transformers")
     return {
         "folder": str(folder),
         "layout": "gpt2" if is_gpt2(model.config) else "attnlab",

@@ -38,7 +38,7 @@ from attnlab.hf.loading import load_encoder, quietly
 from attnlab.hf.settings import RATES, FineTuning
 from attnlab.lm.optim import Muon, OptimizerPair
 from attnlab.lm.stages import Show
-from attnlab.lm.train import Step
+from attnlab.store.runs import Step
 
 _MOMENTUM = 0.9  # of SGD
 

@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from attnlab.errors import CheckpointError
-from attnlab.report import runs, screen, why
+from attnlab.report import screen, why
 from attnlab.report.document import Document, strict
 from attnlab.report.html import as_html
 from attnlab.report.legacy_parts import Result
@@ -28,19 +28,12 @@ from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
 from attnlab.store.folders import write_bytes, write_folder
 from attnlab.store.records import encode
 
-__all__ = ["FORMATS", "Shown", "document_of", "show_result", "strict", "upgrade", "write_document", "write_report"]
+__all__ = ["FORMATS", "Shown", "document_of", "show_result", "strict", "write_document", "write_report"]
 
 FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that all is there
 _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
     "comparison": lambda result: import_module("attnlab.studies.compare").STUDY.document(result),
-    "runs": runs.document,
     "why": why.document,
-}
-# Results of older versions do not say their kind; the first of these keys that one has shows it.
-_OLDER = {
-    "variants": "comparison",
-    "differs": "runs",
-    "cells": "why",
 }
 
 
@@ -51,15 +44,9 @@ class Shown(dict[str, Any]):
         return document_of(self)._repr_html_()
 
 
-def upgrade(result: Result) -> Result:
-    """A stored result with its kind, which older versions did not write."""
-    older = (kind for key, kind in _OLDER.items() if key in result)
-    return result if "kind" in result else {**result, "kind": next(older, "")}
-
-
 def document_of(result: Result) -> Document:
     """The Document of a result."""
-    kind = result["kind"]
+    kind = result.get("kind", "")
     if kind not in _DOCUMENTS:
         raise CheckpointError(f"a result of the kind {kind!r} has no report here: use the version that wrote it")
     return _DOCUMENTS[kind](result)
@@ -99,5 +86,5 @@ def write_document(document: Document, folder: Path, formats: Sequence[str] = ("
         for name, content in files.items():
             write_bytes(folder / name, content)
     else:
-        write_folder(folder, "report", files)
+        write_folder(folder, "report", files, about="a report")
     return folder / list(files)[-1] if "html" in formats or len(files) == 1 else folder

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from attnlab.config import Settings
-from attnlab.lm.exams import Score, Scored
 from attnlab.machine import environment
 from attnlab.report.document import (
     Axis,
@@ -40,6 +39,9 @@ from attnlab.report.words import (
     short_answer,
     span,
 )
+
+if TYPE_CHECKING:
+    from attnlab.lm.exams import Score, Scored
 
 _Item = TypeVar("_Item")
 

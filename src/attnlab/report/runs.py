@@ -10,6 +10,7 @@ import io
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,12 @@ from rich import table as rich_table
 from rich.text import Text
 
 from attnlab import registry
+from attnlab.config import Settings
 from attnlab.errors import AttnlabError, UserError
 from attnlab.machine import environment
 from attnlab.report.document import (
     Block,
     Cell,
-    Chart,
     Column,
     Document,
     Facts,
@@ -36,17 +37,16 @@ from attnlab.report.document import (
     section,
 )
 from attnlab.report.document import Text as Paragraphs
-from attnlab.report.legacy_parts import Result, cell, columns, folded, joint_losses, plain_facts, text_column
-from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain, plural, sized
-from attnlab.store.folders import read_json, refuse_existing, reporting_damage, write_folder
-from attnlab.store.listing import Details, Entry, as_number, as_table, share_done
-from attnlab.store.runs import Run
+from attnlab.report.parts import LossCurve, cell, columns, folded, joint_losses, plain_facts, text_column
+from attnlab.report.words import NOTHING, capital, count, duration, flat, interval, percent, plain, plural, sized
+from attnlab.store.folders import refuse_existing, reporting_damage, write_folder
+from attnlab.store.listing import Details, Entry, share_done
+from attnlab.store.runs import Run, Step
 
 NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
 _ALONE = "One run: how much another seed would change its numbers is not known."
-_FIGURES = (
+_FIGURES = (  # attributes of ShownRun, with their titles, units and notes
     ("loss", "Loss", "loss", "mean of the last steps: of about 20 while it trains, of a twentieth when done"),
-    ("accuracy", "Accuracy", "share", ""),
     ("seconds", "Training", "seconds", ""),
     ("tokens_per_second", "Tokens per second", "rate", ""),
     ("steps", "Steps", "count", ""),
@@ -54,200 +54,206 @@ _FIGURES = (
     ("parameters", "Parameters", "count", ""),
     ("peak_memory", "Peak memory", "bytes", ""),
 )
-_LARGER_IS_BETTER = ("accuracy", "tokens_per_second")
 _DEFECT = "declared defect"
 
 
 # Side by side
 
 
-def side_by_side(entries: Sequence[Entry], names: Sequence[str]) -> dict[str, Any]:
-    """The runs, with those inside studies, as the report needs them."""
-    alone = [one for one in entries if one.kind in ("study", "classifier") and one.state == "complete" and not one.runs]
+@dataclass(frozen=True)
+class ShownRun:
+    """A run as the report shows it; one that was stopped, as far as it has come."""
+
+    name: str
+    path: str
+    state: str
+    progress: float | None
+    defect: str
+    loss: float | None
+    seconds: float | None
+    tokens: int | None
+    tokens_per_second: float | None
+    steps: int | None
+    parameters: int | None
+    peak_memory: int | None
+    settings: Settings
+    curve: LossCurve
+
+    @property
+    def mark(self) -> tuple[str, RowTone]:
+        """Its mark in tables, and the tone of its row."""
+        if self.defect:
+            return _DEFECT, "leaks"
+        if self.state == "complete":
+            return "", ""
+        reached = f" at {share_done(self.progress)}" if self.progress is not None else ""
+        return f"{'still training' if self.state == 'active' else 'stopped'}{reached}", "stopped"
+
+    @property
+    def title(self) -> str:
+        """Its name with its mark."""
+        return f"{self.name} ({self.mark[0]})" if self.mark[0] else self.name
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Several runs, with the settings in which they differ."""
+
+    title: str
+    command: str
+    finished: str
+    note: str
+    differs: tuple[str, ...]
+    runs: tuple[ShownRun, ...]
+    environment: dict[str, Any]
+
+
+def side_by_side(entries: Sequence[Entry], names: Sequence[str]) -> SideBySide:
+    """The runs of these entries, with those inside studies, as the report needs them."""
+    alone = [
+        entry
+        for entry in entries
+        if entry.kind in ("study", "classifier") and entry.state == "complete" and not entry.runs
+    ]
     if alone:
         raise UserError(f"{alone[0].path} has no runs to compare with others: name it alone to write its report again")
-    inner = [one for entry in entries for one in (entry.runs if entry.kind == "study" else (entry,))]
-    runs = [one for one in inner if one.kind == "run"]
+    inner = [run for entry in entries for run in (entry.runs if entry.kind == "study" else (entry,))]
+    runs = [run for run in inner if run.kind == "run"]
     if not runs:
         raise UserError(f"{', '.join(names)} has no runs yet: resume with `attnlab resume {shlex.quote(names[0])}`")
-    stopped = [one for one in entries if one.kind == "study" and one.state != "complete"]
     note = "; ".join(
-        f"the study {one.name} is not finished: attnlab resume {shlex.quote(str(one.path))}" for one in stopped
+        f"the study {entry.name} is not finished: attnlab resume {shlex.quote(str(entry.path))}"
+        for entry in entries
+        if entry.kind == "study" and entry.state != "complete"
     )
-    return gather(runs, shlex.join(["attnlab", "report", *names]), _defects(runs), note[:1].upper() + note[1:])
-
-
-def _defects(runs: list[Entry]) -> dict[str, str]:
-    """The defects that mechanisms declare; not those in users' files, because a report runs no user code."""
-    found = {}
-    for name in {name for one in runs for name in one.mechanisms if ":" not in name}:
-        try:
-            found[name] = registry.find("mechanism", name).defect
-        except AttnlabError:
-            continue  # a mechanism of another version
-    return found
-
-
-def gather(entries: Sequence[Entry], command: str, defects: Mapping[str, str], note: str = "") -> dict[str, Any]:
-    """The result that the report of some runs shows; `defects` are those that mechanisms declare, by name."""
-    names = _distinct_names(entries)
-    runs = []
-    for entry, name in zip(entries, names, strict=True):
-        with reporting_damage(entry.path):
-            runs.append(_describe(entry, name, defects))
-    title = f"{plural(len(runs), 'run')} side by side" if len(runs) > 1 else f"The run {names[0]}"
-    return {
-        "kind": "runs",
-        "study": "runs",
-        "title": title,
-        "command": command,
-        "finished": date.fromtimestamp(max(entry.when for entry in entries)).isoformat(),
-        "note": note,
-        "differs": differing([run["settings"] for run in runs]),
-        "runs": runs,
-        "environment": environment(),
-    }
+    shown = []
+    for run, name in zip(runs, _distinct_names(runs), strict=True):
+        with reporting_damage(run.path):
+            shown.append(_describe(run, name))
+    return SideBySide(
+        title=f"{plural(len(shown), 'run')} side by side" if len(shown) > 1 else f"The run {shown[0].name}",
+        command=shlex.join(["attnlab", "report", *names]),
+        finished=date.fromtimestamp(max(run.when for run in runs)).isoformat(),
+        note=capital(note),
+        differs=tuple(differing([run.settings for run in shown])),
+        runs=tuple(shown),
+        environment=environment(),
+    )
 
 
 def _distinct_names(entries: Sequence[Entry]) -> list[str]:
     """The shortest ends of the paths that differ, without the folder that all have in common."""
-    whole = [entry.path.absolute() for entry in entries]
-    common, paths = len(Path(os.path.commonpath([one.parent for one in whole])).parts), [one.parts for one in whole]
-    for parts in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(one[max(common, len(one) - parts) :]) for one in paths]
+    paths = [entry.path.absolute() for entry in entries]
+    common = len(Path(os.path.commonpath([path.parent for path in paths])).parts)
+    for length in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[max(common, len(path.parts) - length) :]) for path in paths]
         if len(set(names)) == len(names):
             break
     return names
 
 
-def _describe(entry: Entry, name: str, defects: Mapping[str, str]) -> Result:
-    stored, run = read_json(entry.path / "config.json"), Run(entry.path)
-    metrics = run.metrics()
-    result = run.result if run.complete else {}
-    sources = {f"data.{key}": one for key, one in (stored.get("data") or {}).items() if isinstance(one, dict)}
-    data = {key: f"{one.get('source')} ({str(one.get('sha256', ''))[:8]})" for key, one in sources.items()}
-    return {
-        "name": name,
-        "path": str(entry.path),
-        "state": entry.state,
-        "progress": entry.progress,
-        "defect": "; ".join(f"{one}: {defects[one]}" for one in dict.fromkeys(entry.mechanisms) if defects.get(one)),
-        "values": _values_of(result, metrics, entry),
-        "settings": {"stage": entry.what, **entry.settings, **data, "base": stored.get("base")},
-        "metrics": [{key: row.get(key) for key in ("step", "tokens", "loss", "seconds")} for row in metrics],
-    }
+def _describe(entry: Entry, name: str) -> ShownRun:
+    run = Run(entry.path)
+    record, steps, result = run.record, run.metrics(), run.result if run.complete else None
+    data = {f"data.{part}": f"{source.source} ({source.sha256[:8]})" for part, source in record.data.items()}
+    rate = entry.tokens / entry.seconds if entry.tokens and entry.seconds else None
+    return ShownRun(
+        name=name,
+        path=str(entry.path),
+        state=entry.state,
+        progress=entry.progress,
+        defect="; ".join(_defects(entry)),
+        loss=entry.loss,
+        seconds=entry.seconds,
+        tokens=entry.tokens,
+        tokens_per_second=result.tokens_per_second if result else rate,
+        steps=result.steps if result else steps[-1].step if steps else None,
+        parameters=result.parameters if result else None,
+        peak_memory=result.peak_memory if result else None,
+        settings={"stage": entry.what, **entry.settings, **data, "base": record.base},
+        curve=LossCurve([step.step for step in steps], [step.tokens for step in steps], [step.loss for step in steps]),
+    )
 
 
-def _values_of(result: Result, metrics: Sequence[Result], entry: Entry) -> Result:
-    """The figures of a run; for one that was stopped, as far as it has come."""
-    last = metrics[-1] if metrics else {}
-    seconds, tokens = entry.seconds, entry.tokens
-    so_far = {
-        "loss": entry.loss,
-        "steps": last.get("step"),
-        "tokens_per_second": tokens / seconds if tokens and seconds else None,
-    }
-    return {
-        **so_far,
-        "seconds": seconds,
-        "tokens": tokens,
-        **{key: result[key] for key, *_ in _FIGURES if key != "loss" and result.get(key) is not None},
-    }
+def _defects(entry: Entry) -> Iterable[str]:
+    """The defects that its mechanisms declare; not those in users' files, because a report runs no user code."""
+    for name in dict.fromkeys(name for name in entry.mechanisms if ":" not in name):
+        try:
+            if defect := registry.find("mechanism", name).defect:
+                yield f"{name}: {defect}"
+        except AttnlabError:
+            continue  # a mechanism that is not installed
 
 
-def differing(settings: Sequence[Result]) -> list[str]:
-    """The settings that are not the same in all runs, in their order."""
-    names = dict.fromkeys(name for one in settings for name in one)
+def differing(settings: Sequence[Settings]) -> list[str]:
+    """The settings that are not the same in all runs, in their order; empty values of all kinds are the same."""
+    names = dict.fromkeys(name for values in settings for name in values)
 
-    def same(one: Any, other: Any) -> bool:
-        return bool(one == other) or not (
-            one or other or isinstance(one, int | float) or isinstance(other, int | float)
+    def same(value: Any, other: Any) -> bool:
+        return bool(value == other) or not (
+            value or other or isinstance(value, int | float) or isinstance(other, int | float)
         )
 
-    return [name for name in names if any(not same(one.get(name), settings[0].get(name)) for one in settings)]
+    return [name for name in names if any(not same(values.get(name), settings[0].get(name)) for values in settings)]
 
 
-def _mark(run: Result) -> tuple[str, RowTone]:
-    """The mark of a run, and its tone."""
-    if run["defect"]:
-        return _DEFECT, "leaks"
-    if run["state"] == "complete":
-        return "", ""
-    reached = f" at {share_done(run['progress'])}" if run["progress"] is not None else ""
-    return f"{'still training' if run['state'] == 'active' else 'stopped'}{reached}", "stopped"
-
-
-def _results_table(result: Result) -> Table:
-    there = [one for one in _FIGURES if any(run["values"].get(one[0]) is not None for run in result["runs"])]
+def _results_table(runs: Sequence[ShownRun]) -> Table:
+    known = [part for part in _FIGURES if any(getattr(run, part[0]) is not None for run in runs)]
     rows = [
-        Row(
-            Cell(run["name"]),
-            [cell(run["values"].get(key), kind) for key, _, kind, _ in there],
-            *_mark(run),
-        )
-        for run in result["runs"]
+        Row(Cell(run.name), [cell(getattr(run, name), kind) for name, _, kind, _ in known], *run.mark) for run in runs
     ]
-    titles = [Column(title, note=note, largest_first=key in _LARGER_IS_BETTER) for key, title, _, note in there]
+    titles = [Column(title, note=note, largest_first=name == "tokens_per_second") for name, title, _, note in known]
     return Table("Results", NO_CLAIM if len(rows) > 1 else _ALONE, columns("Run", *titles), rows, brief=True)
 
 
-def _differences_table(result: Result) -> Table | None:
+def _differences_table(result: SideBySide) -> Table | None:
     """The settings in which the runs differ; runs are columns if there are more settings than runs."""
-    names, runs = result["differs"], result["runs"]
+    names, runs = result.differs, result.runs
     if not names:
         return None
 
-    def setting(run: Result, name: str) -> Cell:
-        value = run["settings"].get(name)
+    def setting(run: ShownRun, name: str) -> Cell:
+        value = run.settings.get(name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return Cell(plain(value), value if number else None)
 
     caption = "All other settings are the same." if len(runs) > 1 else ""
     if len(names) <= len(runs):
         titles = [Column(name, number=all(setting(run, name).value is not None for run in runs)) for name in names]
-        rows = [Row(Cell(run["name"]), [setting(run, name) for name in names], *_mark(run)) for run in runs]
+        rows = [Row(Cell(run.name), [setting(run, name) for name in names], *run.mark) for run in runs]
         return Table("Differences", caption, columns("Run", *titles), rows)
     rows = [Row(Cell(name), [setting(run, name) for run in runs]) for name in names]
-    return Table("Differences", caption, columns("Setting", *(text_column(_titled(run)) for run in runs)), rows)
+    return Table("Differences", caption, columns("Setting", *(text_column(run.title) for run in runs)), rows)
 
 
-def _titled(run: Result) -> str:
-    word = _mark(run)[0]
-    return f"{run['name']} ({word})" if word else str(run["name"])
-
-
-def _curve_charts(result: Result) -> list[Chart]:
-    named = [(_titled(run), [run["metrics"]], _mark(run)[1] == "leaks") for run in result["runs"]]
-    return joint_losses(named, band=False)
-
-
-def document(result: Result) -> Document:
+def document(result: SideBySide) -> Document:
     """The whole report."""
-    defects = dict.fromkeys(run["defect"] for run in result["runs"] if run["defect"])
+    defects = dict.fromkeys(run.defect for run in result.runs if run.defect)
     notices = [
-        Notice("Declared defect.", f"{one}. Its numbers do not count as an improvement.", "leaks") for one in defects
+        Notice("Declared defect.", f"{defect}. Its numbers do not count as an improvement.", "leaks")
+        for defect in defects
     ]
-    if result["note"]:
-        notices.append(Notice("Note:", result["note"]))
+    if result.note:
+        notices.append(Notice("Note:", result.note))
     hidden = []
-    for run in result["runs"]:
-        settings = [(name, value) for name, value in plain_facts(run["settings"]) if value != NOTHING]
-        hidden.append(folded(f"Settings of {run['name']}", Facts("Settings", settings)))
-    machine = Facts("Machine", plain_facts(result["environment"]))
-    hidden.append(folded("The machine that wrote this report", machine))
+    for run in result.runs:
+        settings = [(name, value) for name, value in plain_facts(run.settings) if value != NOTHING]
+        hidden.append(folded(f"Settings of {run.name}", Facts("Settings", settings)))
+    hidden.append(folded("The machine that wrote this report", Facts("Machine", plain_facts(result.environment))))
+    curves = [(run.title, [run.curve], run.mark[1] == "leaks") for run in result.runs]
     return Document(
         kind="runs",
-        title=result["title"],
+        title=result.title,
         lead=[],
         sections=[
-            *section("Results", _results_table(result)),
+            *section("Results", _results_table(result.runs)),
             *section("Where they differ", _differences_table(result)),
-            *section("Training", *_curve_charts(result)),
+            *section("Training", *joint_losses(curves, band=False)),
             Section("Settings", hidden),
         ],
         notices=notices,
-        about=f"Newest run: {result['finished']}.",
-        command=result["command"],
+        about=f"Newest run: {result.finished}.",
+        command=result.command,
     )
 
 
@@ -318,60 +324,60 @@ def _moment(when: float) -> str:
     return datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M")
 
 
-def entry_document(found: Details) -> Document:
+def entry_document(details: Details) -> Document:
     """One entry in full."""
-    entry, result, base = found.entry, found.result or {}, found.stored.get("base")
+    entry, record, result = details.entry, details.record, details.result or {}
     what = f"{entry.kind}, {entry.what}" if entry.kind in ("run", "study") else entry.what
     title = [str(entry.path), what, entry.state, entry.note, _moment(entry.when)]
     simple = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
-    sources = as_table(found.stored.get("data"))
-    data = {name: value.get("source") for name, value in sources.items() if isinstance(value, dict)}
+    data = [(name, source.source) for name, source in record.data.items()] if record else []
     facts = {
         "Result": [*_measured(entry, result), *flat(simple)],
         "Settings": plain_facts(entry.settings),
-        "Data": [*flat(data), *([("base", str(base))] if base else [])],
-        "Files": [(name, sized(size)) for name, size in found.files or ()],
+        "Data": [*data, *([("base", record.base)] if record and record.base else [])],
+        "Files": [(name, sized(size)) for name, size in details.files or ()],
     }
     return Document(
         "entry",
         "  ".join(part for part in title if part),
         [],
         [
-            *(section(f"Different from preset {entry.preset}", _differences(found)) if entry.kind == "run" else []),
+            *(section(f"Different from preset {entry.preset}", _differences(details)) if record else []),
             *section("Runs", _inner_table(entry) if entry.runs else None),
             *(Section(name, [Facts("", pairs)]) for name, pairs in facts.items() if pairs),
         ],
     )
 
 
-def _differences(found: Details) -> Block:
-    if not found.differences:
-        unknown = found.differences is None
+def _differences(details: Details) -> Block:
+    if not details.differences:
+        unknown = details.differences is None
         return Paragraphs(["Unknown: this version has no such preset." if unknown else "Nothing."])
-    pairs = found.differences.items()
-    return Facts("", [(name, f"{plain(mine)} instead of {plain(theirs)}") for name, (theirs, mine) in pairs])
+    pairs = details.differences.items()
+    return Facts("", [(name, f"{plain(value)} instead of {plain(usual)}") for name, (usual, value) in pairs])
 
 
 def _inner_table(entry: Entry) -> Table:
     names = ("what", "mechanism", "time", "result", "state")
-    inner = [_cells(one, entry.path) for one in entry.runs]
-    rows = [Row(Cell(one["name"]), [Cell(one[name]) for name in names]) for one in inner]
+    inner = [_cells(run, entry.path) for run in entry.runs]
+    rows = [Row(Cell(cells["name"]), [Cell(cells[name]) for name in names]) for cells in inner]
     return Table("Runs", "", columns("name", *(text_column(name) for name in names)), rows)
 
 
-def _measured(entry: Entry, result: Result) -> list[tuple[str, str]]:
-    """The figures of a classifier, which its result keeps in tables."""
-    if entry.kind == "classifier":
-        parts = [(name, as_table(result.get(part))) for part, name in (("dev", "validation"), ("test", "test"))]
-        return [(name, _share_right(one)) for name, one in parts if one]
-    return []
-
-
-def _share_right(one: Result) -> str:
-    found = [value for name in ("accuracy", "low", "high") if (value := as_number(one.get(name))) is not None]
-    if len(found) < 3:
-        return "unknown"
-    return f"{percent(found[0])} (95 % interval {interval(*found[1:])}), {one.get('right')} of {one.get('texts')}"
+def _measured(entry: Entry, result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The accuracies of a classifier, which its result keeps in tables."""
+    if entry.kind != "classifier":
+        return []
+    parts = [(name, result.get(part)) for part, name in (("dev", "validation"), ("test", "test"))]
+    return [
+        (
+            name,
+            f"{percent(part['accuracy'])} (95 % interval {interval(part['low'], part['high'])}),"
+            f" {part['right']} of {part['texts']}",
+        )
+        for name, part in parts
+        if part
+    ]
 
 
 # TensorBoard
@@ -381,18 +387,17 @@ _CURVES = ("loss", "rate", "epoch", "tokens")
 
 def write_events(run: Path, folder: Path) -> Path:
     """Write the metrics of a run as one event file into a new folder, and return its path."""
-    opened = Run(run)
-    rows = opened.metrics()
-    if not rows:
+    steps = Run(run).metrics()
+    if not steps:
         raise UserError(f"{run} has no steps to export: train it first")
     refuse_existing(folder)
     began = (run / "config.json").stat().st_mtime  # steps know their seconds since the start only
     name = f"events.out.tfevents.{int(began)}.attnlab"
-    write_folder(folder, "tensorboard", {name: _event_file(rows, began)})
+    write_folder(folder, "tensorboard", {name: _event_file(steps, began)}, about="curves for TensorBoard")
     return folder / name
 
 
-def _event_file(rows: Iterable[Result], began: float) -> bytes:
+def _event_file(steps: Iterable[Step], began: float) -> bytes:
     """The steps in the format of TensorBoard: one record per step, with every curve in it."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -403,13 +408,9 @@ def _event_file(rows: Iterable[Result], began: float) -> bytes:
     stream = io.BytesIO()
     writer = RecordWriter(stream)
     writer.write(Event(wall_time=began, file_version="brain.Event:2").SerializeToString())
-    before = 0.0
-    for row in rows:
-        curves = {name: row[name] for name in _CURVES if isinstance(row.get(name), int | float)}
-        seconds = row.get("seconds", before)
-        values = [Summary.Value(tag=f"train/{name}", simple_value=value) for name, value in curves.items()]
-        event = Event(wall_time=began + seconds, step=row["step"], summary=Summary(value=values))
+    for step in steps:
+        values = [Summary.Value(tag=f"train/{name}", simple_value=getattr(step, name)) for name in _CURVES]
+        event = Event(wall_time=began + step.seconds, step=step.step, summary=Summary(value=values))
         writer.write(event.SerializeToString())
-        before = seconds
     writer.flush()
     return stream.getvalue()

@@ -21,8 +21,8 @@ from msgspec import Meta, Struct
 from attnlab.errors import AttnlabError, UntrustedCode, UserError
 from attnlab.inside.interventions import Ablation, HeadEffect, Intervention, TapName
 from attnlab.serve.routes import Options, Query, Route
-from attnlab.store.listing import Entry, arrange, read_all, run_folder
-from attnlab.store.runs import Run
+from attnlab.store.listing import Entry, arrange, read_all
+from attnlab.store.runs import Run, run_folder
 from attnlab.store.usercode import ADVICE
 
 if TYPE_CHECKING:

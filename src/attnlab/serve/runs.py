@@ -20,9 +20,9 @@ from attnlab import studies
 from attnlab.errors import AttnlabError, AttnlabWarning, UserError
 from attnlab.hf.documents import read_classification
 from attnlab.measure import bench
-from attnlab.report import document_of
 from attnlab.report.document import Document, Notice
 from attnlab.report.html import as_fragment
+from attnlab.report.runs import document as document_of_runs
 from attnlab.report.runs import entry_document, side_by_side
 from attnlab.serve.routes import Options, Query, Route
 from attnlab.store import listing
@@ -123,7 +123,7 @@ def compare(options: Options, query: RunsQuery) -> Comparison:
         if entry.kind not in ("run", "study"):
             raise UserError(f"{entry.name} is neither a run nor a study: choose others")
     with reporting_damage(entries[0].path):
-        document = document_of(side_by_side(entries, [str(entry.path) for entry in entries]))
+        document = document_of_runs(side_by_side(entries, [str(entry.path) for entry in entries]))
         return Comparison(as_fragment(document), document.command)
 
 
@@ -150,7 +150,7 @@ def _stored_report(entry: Entry) -> Document | None:
     if entry.kind == "classifier" and entry.state == "complete":
         return read_classification(path)
     if entry.kind in ("study", "run"):
-        return document_of(side_by_side([entry], [str(path)]))
+        return document_of_runs(side_by_side([entry], [str(path)]))
     if entry.kind == "output":
         if (path / "bench.json").is_file():
             return read(bench.BenchResult, path / "bench.json").document()

@@ -166,9 +166,7 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, to_json(value))
 
 
-def write_folder(
-    path: Path, kind: str, files: Mapping[str, bytes], replace: bool = False, *, about: str = ""
-) -> None:
+def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: bool = False, *, about: str = "") -> None:
     """Write a folder with its manifest atomically; an existing one is an error unless `replace`.
 
     `about` says in words what the output of a command is, for lists of folders.

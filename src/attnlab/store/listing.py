@@ -21,7 +21,7 @@ import msgspec
 from attnlab.config import RunConfig, Settings, flatten, resolve
 from attnlab.errors import AttnlabError, ConfigError, StorageError, UserError, unknown
 from attnlab.store import records
-from attnlab.store.folders import MANIFEST, Manifest, is_locked, is_written, kind_of, read_json
+from attnlab.store.folders import MANIFEST, Manifest, is_locked, is_written, kind_of, read_json, reporting_damage
 from attnlab.store.runs import Run, RunRecord, Step
 from attnlab.store.usercode import split_names
 
@@ -83,18 +83,54 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class _Model:
+    mechanism: str | None = None
+
+
+@dataclass(frozen=True)
+class _Task:
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """What lists show of the settings of a run."""
+
+    preset: str | None = None
+    seed: int | None = None
+    model: _Model = _Model()
+    task: _Task = _Task()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What lists show of a study.json."""
+
+    study: str
+    plan: _Listed
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Figures on validation data, or of one row of a result."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True)
 class _Figures:
     """What lists show of a result.json, whatever wrote it."""
 
     title: str = ""
     run: str | None = None  # that it is about
-    settings: dict[str, Any] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
     tokens: int | None = None
     seconds: float | None = None
     loss: float | None = None
     accuracy: float | None = None
-    dev: _Figures | None = None  # measured on validation data
-    rows: tuple[_Figures, ...] = ()
+    dev: _Measured | None = None
+    rows: tuple[_Measured, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> _Figures | None:
@@ -104,16 +140,9 @@ class _Figures:
     @property
     def main_accuracy(self) -> float | None:
         """Its own accuracy, or that of its validation, or that of its first row."""
-        places = [self, *([self.dev] if self.dev else []), *self.rows[:1]]
-        return next((place.accuracy for place in places if place.accuracy is not None), None)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What lists show of a study.json."""
-
-    study: str
-    plan: dict[str, Any]
+        measured = [*([self.dev] if self.dev else []), *self.rows[:1]]
+        accuracies = [self.accuracy, *(part.accuracy for part in measured)]
+        return next((accuracy for accuracy in accuracies if accuracy is not None), None)
 
 
 def read_all(root: Path) -> list[Entry]:
@@ -154,18 +183,19 @@ def _foreign(path: Path, note: str) -> Entry:
 def _read_run(path: Path) -> Entry:
     run = Run(path)
     record, complete = run.record, run.complete
-    settings = dict(flatten(record.settings))
+    with reporting_damage(path / "config.json"):
+        listed = records.convert(_Listed, record.settings)
     entry = Entry(
         path,
         "run",
         record.stage,
         "complete" if complete else "active" if is_locked(path) else "stopped",
         _changed(path / "result.json", path / "metrics.jsonl", path / "config.json"),
-        preset=settings.get("preset"),
-        mechanism=settings.get("model.mechanism"),
-        task=settings.get("task.name"),
-        seed=settings.get("seed"),
-        settings=settings,
+        preset=listed.preset,
+        mechanism=listed.model.mechanism,
+        task=listed.task.name,
+        seed=listed.seed,
+        settings=dict(flatten(record.settings)),
     )
     if complete:
         result = run.result
@@ -187,7 +217,7 @@ def _read_study(path: Path) -> Entry:
         plan.study,
         "complete" if result else "active" if running else "stopped",
         max([_changed(path / "result.json", path / "study.json"), *(run.when for run in runs)]),
-        preset=plan.plan.get("preset") or _joined(run.preset for run in runs),
+        preset=plan.plan.preset or _joined(run.preset for run in runs),
         mechanism=_joined(run.mechanism for run in runs),
         task=_joined(run.task for run in runs),
         progress=1.0 if result else None,
@@ -218,19 +248,18 @@ def _read_output(path: Path, manifest: Manifest) -> Entry:
     if is_output and others:
         return _foreign(path, f"it also holds {others[0]}")
     result = _Figures.read(path) or _Figures()
-    settings = dict(flatten(result.settings or {}))
-    loss = result.dev.loss if result.dev else result.loss
+    settings, seed = dict(flatten(result.settings)), result.settings.get("seed")
     return Entry(
         path,
         "output" if is_output else manifest.kind,
         manifest.kind,
         "complete",
         _changed(path / "result.json") or _changed(*path.iterdir()),
-        seed=settings.get("seed"),
+        seed=seed if isinstance(seed, int) else None,
         progress=None if is_output else 1.0,
         tokens=result.tokens,
         seconds=result.seconds,
-        loss=loss,
+        loss=result.dev.loss if result.dev else result.loss,
         accuracy=result.main_accuracy,
         note=f"of {result.run}" if result.run else manifest.about or result.title,
         settings=settings,

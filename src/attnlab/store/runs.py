@@ -32,6 +32,7 @@ from attnlab.errors import CheckpointError, DataError, NotARun, UserError
 from attnlab.machine import environment
 from attnlab.store import records
 from attnlab.store.folders import (
+    MANIFEST,
     Manifest,
     digest,
     hide,
@@ -48,9 +49,7 @@ from attnlab.store.folders import (
 
 FORMAT = 1  # version of run, model and checkpoint folders
 _KEPT_CHECKPOINTS = 2
-_RESTORE = (
-    ": restore it from a copy; or, to train from the beginning, remove it together with the folder checkpoints"
-)
+_RESTORE = ": restore it from a copy; or, to train from the beginning, remove it together with the folder checkpoints"
 
 
 def unused_path(stem: str, root: Path = Path("runs")) -> Path:
@@ -86,12 +85,14 @@ class RunRecord:
     def read(cls, run: Path) -> RunRecord:
         """Read config.json; relative paths of data are resolved."""
         record = records.read(cls, run / "config.json")
-        moved = {
-            name: replace(data, source=os.path.normpath(run.resolve() / data.source))
-            for name, data in record.data.items()
-            if data.source.startswith("..")
-        }
-        return replace(record, **moved)
+
+        def resolved(data: DataSource | None) -> DataSource | None:
+            if data is None or not data.source.startswith(".."):
+                return data
+            return replace(data, source=os.path.normpath(run.resolve() / data.source))
+
+        corpus, facts, dev = map(resolved, (record.corpus, record.facts, record.dev))
+        return replace(record, corpus=corpus, facts=facts, dev=dev)
 
     @property
     def data(self) -> dict[str, DataSource]:
@@ -300,7 +301,7 @@ def require_kind(folder: Path, *kinds: str) -> None:
     """Refuse a folder of another kind, or one that attnlab did not write."""
     manifest = Manifest.find(folder)
     if manifest is None:
-        raise NotARun(f"{folder} is not a run folder: it has no manifest.json, so attnlab did not write it, or it is damaged", folder)
+        raise NotARun(f"{folder} has no {MANIFEST}: it was not written by attnlab, or is damaged", folder)
     if manifest.kind not in kinds:
         raise NotARun(f"{folder} is {manifest.about or f'a {manifest.kind}'}, not a run", folder)
 

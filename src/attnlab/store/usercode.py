@@ -116,10 +116,7 @@ def _named_by_user(name: str) -> str:
 
 
 def stored_in(folder: Path | None, names: str) -> str:
-    """Return stored names for the names in the settings of a folder; the files are read, but may not run yet.
-
-    Folders of earlier versions contain a path instead of a file: the file is read from there.
-    """
+    """Return stored names for the names in the settings of a folder; the files are read, but may not run yet."""
     return ",".join(_stored_in(folder, name) for name in split_names(names))
 
 
@@ -131,12 +128,7 @@ def _stored_in(folder: Path | None, name: str) -> str:
                 raise CheckpointError(f"{path} was changed since the model was made: restore the file")
             _sources[name.rpartition(":")[0]] = source
     elif ".py:" in name:
-        path, class_name = Path(name.rpartition(":")[0]), name.rpartition(":")[2]
-        if not is_file(path):
-            raise CheckpointError(
-                f"{folder or 'the model'} needs class {class_name} of {path}, which is gone: put it back, or train again"
-            )
-        return remember(read(path), class_name)
+        raise CheckpointError(f"{folder or 'the model'} names code by its path ({name}): it is damaged, train it again")
     return name
 
 

@@ -18,7 +18,7 @@ from attnlab import registry
 from attnlab.config import code_named_in
 from attnlab.errors import UserError, unknown
 from attnlab.store import usercode
-from attnlab.store.folders import note_without_manifest, read_json, reporting_damage
+from attnlab.store.folders import read_json, reporting_damage
 from attnlab.studies.ready import READY
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def resume(folder: Path, console: Console, *, trust_code: bool = False) -> Any:
     with reporting_damage(folder / "study.json"):
         stored = read_json(folder / "study.json")
         name, plan = stored["study"], stored["plan"]
-    note_without_manifest(folder)
     with usercode.trusting(trust_code):
         if name in MODULES:
             usercode.require_named(code_named_in(plan))
@@ -64,7 +63,7 @@ def document_of(folder: Path) -> Document:
     with reporting_damage(folder / "result.json"):
         stored = read_json(folder / "study.json")
         if stored["study"] in MODULES:
-            return report.document_of(report.upgrade(read_json(folder / "result.json")))
+            return report.document_of(read_json(folder / "result.json"))
         return study.load(folder).read_document(folder)
 
 

@@ -247,4 +247,6 @@ class TrainedRun:
     def read(cls, run: Run) -> TrainedRun:
         """Read a complete run."""
         record = run.record
-        return cls(run.path.name, record.stage, record.settings, plain(run.result), [step.row() for step in run.metrics()])
+        return cls(
+            run.path.name, record.stage, record.settings, plain(run.result), [step.row() for step in run.metrics()]
+        )

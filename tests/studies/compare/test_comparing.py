@@ -65,13 +65,13 @@ def test_figures_are_those_of_the_runs(compared: Compared) -> None:
     for variant in result.variants:
         for at, run in enumerate(variant.runs):
             there = Run.open(folder / variant.name / f"seed-{run.seed}")
-            assert run.values["final_loss"] == there.result["final_loss"]
+            assert run.values["final_loss"] == there.result.final_loss
             losses = SentenceLosses.from_csv(
                 (folder / "measured" / variant.name / f"seed-{run.seed}" / "dev.csv").read_text()
             )
             assert run.values["dev_token_perplexity"] == pytest.approx(losses.token_perplexity)
             assert variant.values["dev_token_perplexity"].each[at] == run.values["dev_token_perplexity"]
-            assert [step["loss"] for step in run.metrics] == [step["loss"] for step in there.metrics()]
+            assert [step["loss"] for step in run.metrics] == [step.loss for step in there.metrics()]
             lines = corpora.load_corpus("prose:100:dev").lines
             again = perplexity.sentence_losses(*load_model(there.model), lines, longest=100)
             assert again.losses == pytest.approx(losses.losses, abs=1e-5)
