@@ -338,7 +338,8 @@ def test_one_damaged_run_does_not_hide_the_others(
     trained: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "runs/bad").mkdir(parents=True)
-    (here / "runs/bad/config.json").write_text('{"stage": "pretrain", "config": {"seed": ' + "9" * 5000 + "}}")
+    (here / "runs/bad/config.json").write_text('{"stage": "pretrain", "settings": {"seed": ' + "9" * 5000 + "}}")
+    write_manifest(here / "runs/bad", "run")
     shutil.copytree(trained, here / "runs/good")
     assert call("runs", "--json") == 0
     kinds = {one["name"]: one["kind"] for one in json.loads(capsys.readouterr().out)}

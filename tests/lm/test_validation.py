@@ -76,7 +76,7 @@ def test_the_dev_loss_is_that_of_the_best_model_on_the_questions(validated: Run)
         targets += len(example.ids) - example.start
     assert total / targets == pytest.approx(best.dev_loss, rel=1e-5)
     accuracy = sum(examine(model, tokenizer, questions).right) / len(questions)
-    assert best["dev_accuracy"] == pytest.approx(accuracy)
+    assert best.dev_accuracy == pytest.approx(accuracy)
 
 
 def test_samples_are_shown_every_so_often(validated: Run) -> None:

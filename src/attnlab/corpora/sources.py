@@ -204,7 +204,7 @@ def _write_texts(folder: Path, texts: Mapping[str, Sequence[str]]) -> tuple[Path
         for name, content in files.items():
             write_bytes(folder / name, content)
     else:
-        write_folder(folder, "corpus", files)
+        write_folder(folder, "corpus", files, about="built-in data")
     return tuple(folder / name for name in texts)
 
 
