@@ -12,7 +12,7 @@ import pytest
 import attnlab
 from attnlab import __version__, machine
 from attnlab.lm import processes
-from attnlab.store.listing import kind_of
+from attnlab.store.folders import kind_of, write_manifest
 from verbs import call
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]

@@ -290,7 +290,10 @@ STATE = "checkpoints/step-000008/state.json"
         (tensors_changed("rng", lambda t: t.clear()), "no generator state"),
         (tensors_changed("rng", lambda t: t.update({"0": torch.zeros(7, dtype=torch.uint8)})), "no generator state"),
         (tensors_changed("model", lambda t: t.update({"head.weight": t["head.weight"].long()})), "do not fit"),
-        (text_changed(STATE, '"step": 8', '"step": "eight"'), r"state\.json is damaged.*Expected `int`, got `str` - at `\$\.step`"),
+        (
+            text_changed(STATE, '"step": 8', '"step": "eight"'),
+            r"state\.json is damaged.*Expected `int`, got `str` - at `\$\.step`",
+        ),
         (text_changed(STATE, '"format": 1', '"format": 7'), "format 7"),
         (text_changed("config.json", '"n_layer"', '"n_layers"'), "damaged or of another version"),
         (text_changed("config.json", '"settings"', '"zettings"'), "damaged or of another version"),
