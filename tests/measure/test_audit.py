@@ -22,6 +22,7 @@ from attnlab.lm.tokenizers import Tokenizer
 from attnlab.measure.audit import (
     CHECKS,
     LONGEST,
+    AuditResult,
     Report,
     answer,
     audit_any,
@@ -34,6 +35,7 @@ from attnlab.measure.audit import (
 )
 from attnlab.measure.audit.leaks import Setting, future_leak, future_leak_at_all_cuts, opposite_tokens
 from attnlab.measure.audit.subject import NotTested, Subject
+from attnlab.store import records
 from attnlab.store.folders import write_folder
 from attnlab.store.runs import Run, RunRecord
 
@@ -713,7 +715,7 @@ def test_exit_codes_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["name"] == "dot"
     assert found["verdict"] == "pass"
     assert found["causal_leak"] < 1e-6
-    assert {"name", "value", "limit", "passed", "says"} == set(found["checks"][0])
+    assert records.convert(AuditResult, found).checks[0].passed
     assert call("zero_mask", "--json") == 1
     assert json.loads(capsys.readouterr().out)[0]["verdict"] == "declared"
     assert call("dot", "zero_mask") == 0

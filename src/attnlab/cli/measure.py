@@ -76,6 +76,7 @@ def audit(
     from attnlab import registry
     from attnlab.measure.audit import audit_any, document, is_failure
     from attnlab.report.screen import show_all
+    from attnlab.store.records import plain
 
     if length < 4:
         raise UserError(f"--length must be at least 4, not {length}: leaks are tested at several lengths")
@@ -85,7 +86,7 @@ def audit(
         with errors.status(f"auditing {name}"), _stdout_to_stderr():
             reports.append(audit_any(name, n_embd=n_embd, n_head=n_head, length=length, trust_code=trust_code))
     if json:
-        show_json([report.to_dict() for report in reports])
+        show_json(plain([report.result() for report in reports]))
     else:
         show_all(document(reports), console)
     if is_failure(reports, named=bool(names)):
@@ -194,18 +195,20 @@ def params(
         real = LanguageModel(model)
         flops = {way: flops_per_token(real, tokens, training=way == "training") for way in ("forward", "training")}
     if json:
-        counted = {"length": tokens, **{way: one.to_dict() for way, one in flops.items()}} if flops else None
+        counted = {"length": tokens, **{way: counts.to_dict() for way, counts in flops.items()}} if flops else None
         show_json({"preset": preset, "parts": parts, "total": sum(parts.values()), "flops_per_token": counted})
         return
     table = Table("part", "parameters", *(f"FLOPs per token, {way}" for way in flops), title=preset)
     for column in table.columns[1:]:
         column.justify = "right"
     for part, count in parts.items():
-        table.add_row(part, f"{count:,}", *(_shown(one.to_dict().get(part.lower())) for one in flops.values()))
-    if any(one.other for one in flops.values()):
-        table.add_row("other", "", *(_shown(one.other) for one in flops.values()))
+        table.add_row(part, f"{count:,}", *(_shown(getattr(counts, part.lower(), None)) for counts in flops.values()))
+    if any(counts.other for counts in flops.values()):
+        table.add_row("other", "", *(_shown(counts.other) for counts in flops.values()))
     table.add_section()
-    table.add_row("total", f"{sum(parts.values()):,}", *(_shown(one.total) for one in flops.values()), style="bold")
+    table.add_row(
+        "total", f"{sum(parts.values()):,}", *(_shown(counts.total) for counts in flops.values()), style="bold"
+    )
     console.print(table)
     if flops:
         say(f"FLOPs per token in a text of {tokens:,} tokens")

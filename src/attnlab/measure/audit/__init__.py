@@ -13,7 +13,7 @@ inputs. A pass means that the tests found nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from attnlab.store.runs import Run
 
 __all__ = [
     "CHECKS",
+    "AuditResult",
     "Check",
     "Report",
     "audit_any",
@@ -115,9 +116,22 @@ class Check:
         """The same question without its answer."""
         return replace(self, value=None, passed=None, says=f"{_NOT_TESTED}: {why}", by_position=())
 
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {key: value for key, value in asdict(self).items() if key != "by_position"}
+
+@dataclass(frozen=True)
+class AuditResult:
+    """An audit with its conclusions, as `attnlab audit --json` prints it."""
+
+    name: str
+    verdict: str
+    causal_leak: float | None
+    defect: str
+    faults: dict[str, str]
+    untested: dict[str, str]
+    checks: tuple[Check, ...]
+    leak_by_position: tuple[float, ...]
+    lengths: tuple[int, ...]
+    forms: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -170,26 +184,25 @@ class Report:
     @property
     def faults(self) -> dict[str, str]:
         """Descriptions of the faults, by check."""
-        found = {check.name: check.says for check in self.failing}
         if self.defect and not self.failing:
-            found["declared"] = f"declares a defect that it does not have: {self.defect}"
-        return found
+            return {"declared": f"declares a defect that it does not have: {self.defect}"}
+        return {check.name: check.says for check in self.failing}
 
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {
-            "name": self.name,
-            "causal_leak": self.causal_leak,
-            "verdict": self.verdict,
-            "defect": self.defect,
-            "faults": self.faults,
-            "untested": self.untested,
-            "checks": [check.to_dict() for check in self.checks],
-            "leak_by_position": self.leak_by_position,
-            "lengths": list(self.lengths),
-            "forms": list(self.forms),
-            "notes": list(self.notes),
-        }
+    def result(self) -> AuditResult:
+        """The audit with its conclusions."""
+        return AuditResult(
+            self.name,
+            self.verdict,
+            self.causal_leak,
+            self.defect,
+            self.faults,
+            self.untested,
+            self.checks,
+            tuple(self.leak_by_position),
+            self.lengths,
+            self.forms,
+            self.notes,
+        )
 
 
 def is_failure(reports: Sequence[Report], named: bool) -> bool:
@@ -203,24 +216,24 @@ def is_failure(reports: Sequence[Report], named: bool) -> bool:
 
 def answer(name: str, limit: float, asked: Iterable[Callable[[], Finding]]) -> Check:
     """The worst answer to a question asked several times; one that raises has failed."""
-    found, reasons = [], []
+    findings, reasons = [], []
     for question in asked:
         try:
-            found.append(question())
+            findings.append(question())
         except NotTested as reason:
             reasons.append(str(reason))
         except Exception as error:  # whatever a user's module may raise
             return Check(name, None, limit, False, f"raises {one_line(error)}")
-    if not found:
+    if not findings:
         return Check(name, None, limit, None, f"{_NOT_TESTED}: {reasons[0]}")
-    first = worst(found)
+    first = worst(findings)
     passed = first.value <= limit
     return Check(name, first.value, limit, passed, "" if passed else first.says, first.by_position)
 
 
 def _run_checks(subjects: Sequence[Subject], lengths: Sequence[int]) -> list[Check]:
     """Every question asked of every subject, at all lengths of the first and at two of the others."""
-    some = sorted({min((one for one in few(lengths) if one > 2), default=lengths[0]), max(not_long(lengths))})
+    some = sorted({min((tokens for tokens in few(lengths) if tokens > 2), default=lengths[0]), max(not_long(lengths))})
 
     def ask(name: str, number: int) -> Callable[[], Finding]:
         asked = some if number else lengths if name in _EVERY_LENGTH else few(lengths)
@@ -234,13 +247,13 @@ def _run_checks(subjects: Sequence[Subject], lengths: Sequence[int]) -> list[Che
 
 def beyond_rounding(check: Question, limit: float, subject: Subject, lengths: Sequence[int]) -> Finding:
     """The answer; if it is small enough to be rounding, the answer in float64."""
-    found = check(subject, lengths)
-    if not limit < found.value < _DOUBT:
-        return found
+    finding = check(subject, lengths)
+    if not limit < finding.value < _DOUBT:
+        return finding
     try:
         return check(subject.in_double(), lengths)
     except Exception:  # made for float32 only: the first answer counts
-        return found
+        return finding
 
 
 def _usable_lengths(subject: Subject, longest: int) -> tuple[list[int], list[str]]:
