@@ -33,5 +33,4 @@ def reseal(folder: Path) -> None:
     """Bring the checksums in a folder, and in those inside it, up to date with files that a test has changed."""
     for manifest in folder.rglob(MANIFEST):
         stored = Manifest.read(manifest.parent)
-        assert stored is not None
-        write_manifest(manifest.parent, stored.kind)
+        write_manifest(manifest.parent, stored.kind, stored.about)

@@ -11,11 +11,14 @@ import sys
 import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
+
+import msgspec
 
 from attnlab.errors import ConfigError, cut, unknown
 from attnlab.store import usercode
@@ -296,23 +299,13 @@ def from_text(value: Any, kind: Any) -> Any:
 
 def convert(value: Any, kind: Any, name: str, where: str) -> Any:
     """Convert `value` to `kind`, or raise an error that names the setting and its source."""
-    if is_dataclass(kind):
-        if isinstance(value, Mapping):
-            return build(typing.cast(Any, kind), value, name + ".", where)
-    elif get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-    elif kind is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
-            return float(value)
-    elif kind is int:
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST:
-            return value
-    elif kind == dict[str, dict[str, Any]]:
-        if isinstance(value, Mapping) and all(isinstance(inner, Mapping) for inner in value.values()):
-            return {key: dict(inner) for key, inner in value.items()}
-    elif isinstance(value, get_origin(kind) or kind):
-        return dict(value) if isinstance(value, Mapping) else value
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        return build(typing.cast(Any, kind), value, name + ".", where)
+    with suppress(msgspec.ValidationError):
+        converted = msgspec.convert(value, kind)
+        largest = sys.float_info.max if kind is float else LARGEST
+        if not isinstance(converted, int | float) or abs(converted) <= largest:
+            return converted
     raise ConfigError(f"{where}: {name} must be {describe_type(kind)}, not {shortened(value)}")
 
 

@@ -102,7 +102,7 @@ def test_it_is_no_run_and_says_what_it_is(
 ) -> None:
     assert call(*(word.format(kept) for word in verb)) == 2
     error = capsys.readouterr().err
-    assert "is a transformers classifier already: load it with AutoModelForSequenceClassification" in error
+    assert "is a classifier, not a run: load it with AutoModelForSequenceClassification" in error
     assert "from_pretrained('runs/classify-1/model')" in error
     assert len(error.splitlines()) == 1
     shutil.rmtree(kept / "model")

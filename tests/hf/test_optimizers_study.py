@@ -85,7 +85,7 @@ def test_its_report_is_written_again(finished: Path, tmp_path: Path, capsys: pyt
         assert (tmp_path / "again" / name).read_text() == (finished / name).read_text()
     capsys.readouterr()
     assert call("evaluate", finished) == 2
-    assert f"is a finished study, not a run: see `attnlab runs show {finished}`" in capsys.readouterr().err
+    assert f"is a study that has no model of its own: see `attnlab runs show {finished}`" in capsys.readouterr().err
 
 
 def test_resuming_trains_only_what_is_missing(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_its_report_is_written_again(finished: Path, tmp_path: Path, capsys: pyt
     assert call("report", finished, "--json") == 0
     capsys.readouterr()
     assert call("evaluate", finished) == 2
-    assert f"{finished / 'best'} is a transformers classifier already" in capsys.readouterr().err
+    assert f"{finished} is a study that has no model of its own: see `attnlab runs show" in capsys.readouterr().err
 
 
 def test_the_best_is_kept_and_the_table_is_whole(finished: Path) -> None:

@@ -20,8 +20,9 @@ from attnlab.errors import UserError
 from attnlab.report.document import Document
 from attnlab.report.html import as_fragment
 from attnlab.serve.routes import Options
-from attnlab.store.folders import is_locked, locked
+from attnlab.store.folders import is_locked, locked, unlist
 from attnlab.store.records import decode, encode
+from verbs import reseal
 
 MALICIOUS = "<img src=x onerror=alert(1)>"
 
@@ -123,10 +124,10 @@ def test_a_report_with_values_of_the_wrong_kind_is_not_shown(client: httpx.Clien
     folder = shelf / "changed"
     shutil.copytree(shelf / "report-1", folder)
     stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    (folder / "manifest.json").unlink(missing_ok=True)
     try:
         for changed in _hostile(stored):
             (folder / "report.json").write_text(json.dumps(changed), encoding="utf-8")
+            reseal(folder)
             markup = _report(client, "changed")["markup"]
             assert "No report." in markup
             assert "<img" not in markup
@@ -195,7 +196,7 @@ def test_events_follow_a_run_that_trains(client: httpx.Client, shelf: Path) -> N
     result = (run / "result.json").read_bytes()
     manifest = (run / "manifest.json").read_bytes()
     (run / "result.json").unlink()
-    (run / "manifest.json").unlink()
+    unlist(run, "result.json", "metrics.jsonl")
 
     def grow() -> None:
         for row in rows[1:3]:

@@ -56,7 +56,7 @@ def test_create_refuses_and_open_explains(tmp_path: Path) -> None:
 
 def test_a_study_stands_for_its_last_model_once_there_is_one(tmp_path: Path) -> None:
     folders.write_folder(tmp_path / "study", "study", {"study.json": b"{}"})
-    with pytest.raises(UserError, match="is a study that is not finished: resume it"):
+    with pytest.raises(UserError, match="is a study that is not finished"):
         Run.open(tmp_path / "study")
     Run.create(tmp_path / "study/finetune", RunRecord())
     (tmp_path / "study/finetune/model").mkdir()

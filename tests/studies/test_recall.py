@@ -15,7 +15,7 @@ from rich.console import Console
 from attnlab import studies
 from attnlab.config import merge
 from attnlab.corpora import Question, export, load_corpus, load_questions, sources
-from attnlab.errors import AttnlabWarning, CheckpointError, DataError, Interrupted, OutputExists, UserError
+from attnlab.errors import CheckpointError, DataError, Interrupted, OutputExists, UserError
 from attnlab.lm import stages, train
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.reader import Reader
@@ -98,7 +98,7 @@ def test_the_whole_story(whole: Whole, console: Console) -> None:
     assert (folder / "report.html").read_bytes() == before
     manifest = (folder / "manifest.json").read_bytes()
     (folder / "manifest.json").unlink()
-    with pytest.warns(AttnlabWarning, match=r"study has no manifest\.json"):
+    with pytest.raises(CheckpointError, match=r"study has no manifest\.json"):
         studies.resume(folder, console)
     (folder / "manifest.json").write_bytes(manifest)
     assert result.seconds >= sum(run.seconds for run in result.runs.values())

@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _advice(folder: Path) -> str:
     """What to do with a folder that is not a run, by what it holds."""
-    from attnlab.store.folders import kind_of, peek
+    from attnlab.store.folders import is_written, kind_of, peek
 
     named, kind, architecture = (
         shlex.quote(str(folder)),
@@ -147,16 +147,17 @@ def _advice(folder: Path) -> str:
     if not folder.exists():
         return "; `attnlab runs` shows those of this folder"
     if kind == "study":
-        return f"; `attnlab resume {named}` resumes it, and `attnlab runs show {named}` shows its runs"
+        verb = "runs show" if is_written(folder / "result.json") else "resume"
+        return f": see `attnlab {verb} {named}`"
     if kind == "classifier" and not (folder / "model" / "config.json").is_file():
         return f": `attnlab classify --model {named} --predict FILE` labels texts with it"
     if kind == "classifier":
         return f": load it with AutoModelForSequenceClassification.from_pretrained({str(folder / 'model')!r})"
     if architecture in ("gpt2", "attnlab"):
-        return f": to convert this model of transformers to a run, use `attnlab import {named} runs/NAME`"
+        return f"; it is a model of transformers: to convert it to a run, use `attnlab import {named} runs/NAME`"
     if architecture:
         return (
-            f": it is a model of transformers ({architecture}): load it with AutoModel.from_pretrained({str(folder)!r}),"
+            f"; it is a model of transformers ({architecture}): load it with AutoModel.from_pretrained({str(folder)!r}),"
             f" or fine-tune it: attnlab classify --model {named}"
         )
     return ""

@@ -222,11 +222,11 @@ def unlist(folder: Path, *names: str) -> None:
         write_bytes(folder / MANIFEST, manifest.without(*names).to_bytes())
 
 
-def write_manifest(folder: Path, kind: str) -> None:
+def write_manifest(folder: Path, kind: str, about: str = "") -> None:
     """Write the manifest of a folder whose files were written one by one; subfolders have their own."""
     inside = [path for path in folder.iterdir() if path.is_file() and path.name not in (MANIFEST, ".lock")]
     files = {path.name: path.read_bytes() for path in inside}
-    write_bytes(folder / MANIFEST, Manifest.of(kind, files).to_bytes())
+    write_bytes(folder / MANIFEST, Manifest.of(kind, files, about).to_bytes())
 
 
 @contextmanager

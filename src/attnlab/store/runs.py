@@ -287,8 +287,8 @@ def run_folder(path: Path) -> Path:
     if kind_of(path) == "study":
         if not (path / "finetune" / "model").is_dir():
             runs = [run for place in ("*", "*/*") for run in sorted(path.glob(place)) if kind_of(run) == "run"]
-            state = "has no model of its own" if is_written(path / "result.json") else "is not finished: resume it"
-            named = f"; or name one of its runs, such as {runs[0]}" if runs else ""
+            state = "has no model of its own" if is_written(path / "result.json") else "is not finished"
+            named = f" (name one of its runs, such as {runs[0]})" if runs else ""
             raise NotARun(f"{path} is a study that {state}{named}", path)
         path = path / "finetune"
     if not path.is_dir():

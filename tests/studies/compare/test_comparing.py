@@ -108,7 +108,7 @@ def test_the_report_is_written(compared: Compared) -> None:
 
 
 def test_a_comparison_is_not_taken_for_a_run(compared: Compared) -> None:
-    with pytest.raises(UserError, match="comparison of several runs: name one of them, such as .*dot/seed-0"):
+    with pytest.raises(UserError, match=r"has no model of its own \(name one of its runs, such as .*/seed-0\)"):
         Run.open(compared[0])
 
 
