@@ -41,12 +41,12 @@ def remembered(path: Path, compute: Callable[[], str], folder: Path) -> str:
     with suppress(OSError, UnicodeDecodeError):
         if is_digest(text := note.read_text(encoding="ascii")):
             return text
-    found = compute()
+    checksum = compute()
     if time.time() - status.st_mtime > _RECENT and path.stat().st_mtime_ns == status.st_mtime_ns:
         with suppress(OSError):
             note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(found, encoding="ascii")
-    return found
+            note.write_text(checksum, encoding="ascii")
+    return checksum
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 def seal(folder: Path, kind: str, files: list[Path]) -> None:
     """Write the manifest of a folder that is complete."""
-    (folder / MANIFEST).write_bytes(Manifest(kind, {one.name: hash_of(one) for one in files}).to_bytes())
+    (folder / MANIFEST).write_bytes(Manifest(kind, {path.name: hash_of(path) for path in files}).to_bytes())
 
 
 def _make(target: Path, kind: str, build: Callable[[Path], None]) -> None:

@@ -61,7 +61,7 @@ def _nearest_file(path: Path) -> str:
     """What to do about a missing file: the most similar names in its folder, or check the path."""
     folder, names = path.parent, list[str]()
     with suppress(OSError):
-        names = sorted(one.name for one in folder.iterdir() if one.is_file())
+        names = sorted(file.name for file in folder.iterdir() if file.is_file())
     near = difflib.get_close_matches(path.name, names, n=2)
     return f"did you mean {' or '.join(str(folder / name) for name in near)}?" if near else "check the path"
 

@@ -164,7 +164,7 @@ def has_questions(source: str | Path) -> bool:
 
 def as_table(questions: tuple[Question, ...]) -> tuple[str, ...]:
     """Return questions as lines of the user's file format."""
-    return tuple(one.question if one.answer is None else f"{one.question}\t{one.answer}" for one in questions)
+    return tuple(item.question if item.answer is None else f"{item.question}\t{item.answer}" for item in questions)
 
 
 def _texts_of(source: str, data: _BuiltIn) -> dict[str, tuple[str, ...]]:
@@ -213,7 +213,7 @@ def _write_texts(folder: Path, texts: Mapping[str, Sequence[str]]) -> tuple[Path
 
 def licences_of(sources: Iterable[str]) -> list[str]:
     """Return what is known about the licences of data, each once."""
-    names = (one.split(":")[0] if one and is_built_in(one) else "" for one in sources)
+    names = (source.split(":")[0] if source and is_built_in(source) else "" for source in sources)
     return sorted({_LICENCES.get(name, _UNKNOWN_LICENCE) for name in names})
 
 

@@ -299,7 +299,7 @@ def examine(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> App
         for setting in settings:
             answers[setting.words, setting.knob, setting.value] = attend(entry, source, setting, drawn, seed, number)
             if entry.weights == "low rank":
-                with chance("projection", seed, number):
+                with chance(f"projection {setting.value}", seed, number):
                     few = projected(pattern, setting.value)
                 answers[PROJECTED, setting.knob, setting.value] = few @ drawn.v, few
         for key, (its_output, its_pattern) in answers.items():
@@ -408,8 +408,10 @@ def charts(measured: Approximation) -> list[Chart]:
             Axis("share of their sum, up to the rank", low=0, high=1),
         )
         series = [
-            Series(one.sample, [float(rank) for rank in range(1, len(one.cumulative) + 1)], one.cumulative)
-            for one in measured.spectrum
+            Series(
+                singular.sample, [float(rank) for rank in range(1, len(singular.cumulative) + 1)], singular.cumulative
+            )
+            for singular in measured.spectrum
         ]
         drawn.append(Chart("lines", title, title, Axis("rank", low=0), y_axis, series))
     return drawn
@@ -441,9 +443,9 @@ def _error_table(measured: Approximation, sample: str, knob: str) -> Table:
 
 def _rank_table(spectrum: Sequence[Spectrum]) -> Table:
     rows = []
-    for one in spectrum:
-        ranks = [*(one.rank_for(level) for level in LEVELS), len(one.cumulative)]
-        rows.append(Row(Cell(one.sample), [Cell(str(rank), rank) for rank in ranks]))
+    for singular in spectrum:
+        ranks = [*(singular.rank_for(level) for level in LEVELS), len(singular.cumulative)]
+        rows.append(Row(Cell(singular.sample), [Cell(str(rank), rank) for rank in ranks]))
     columns = [Column("", number=False), *(Column(f"{100 * level:.0f} %") for level in LEVELS), Column("of")]
     caption = "The rank from which on a pattern can be within an error of the exact one, by its singular values."
     return Table("Singular values", caption, columns, rows)

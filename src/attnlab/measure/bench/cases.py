@@ -84,10 +84,10 @@ class Inputs:
         if key not in self._made:
             if len(shape) == 4:
                 batch, heads, tokens, width = shape
-                made = torch.randn(batch, tokens, heads, width, generator=self._generator).transpose(1, 2)
+                tensor = torch.randn(batch, tokens, heads, width, generator=self._generator).transpose(1, 2)
             else:
-                made = torch.randn(*shape, generator=self._generator)
-            self._made[key] = made.requires_grad_(role != "gradient")
+                tensor = torch.randn(*shape, generator=self._generator)
+            self._made[key] = tensor.requires_grad_(role != "gradient")
         return self._made[key]
 
 
@@ -155,8 +155,8 @@ def choose_cases(names: Sequence[str], like: Case, references: bool = True) -> t
         cases.append(case)
         if references and _has_two_paths(module):
             cases.append(replace(case, path="reference"))
-    cores = [replace(like, name=name) for name in (SDPA, NAIVE)] if not all(one.whole for one in cases) else []
-    wholes = [one.baseline for one in cases if one.whole][:1]
+    cores = [replace(like, name=name) for name in (SDPA, NAIVE)] if not all(case.whole for case in cases) else []
+    wholes = [case.baseline for case in cases if case.whole][:1]
     return list(dict.fromkeys(cores + wholes + cases)), refused
 
 
@@ -195,7 +195,7 @@ def prepare_fields(**fields: Any) -> Step:
 def on_stream(case: Case, inputs: Inputs, module: nn.Module) -> Work:
     """Work from residual stream to residual stream."""
     shape = (case.batch, case.tokens, case.n_embd)
-    learned = tuple(one for one in module.parameters() if one.requires_grad)
+    learned = tuple(parameter for parameter in module.parameters() if parameter.requires_grad)
     return Work(module, (inputs.get("x", *shape),), inputs.get("gradient", *shape), learned)
 
 
@@ -233,9 +233,11 @@ def _core(case: Case, inputs: Inputs) -> Work:
     module = build(case)
     assert isinstance(module, Attention)
     with torch.no_grad():
-        shapes = [(one.shape[1], one.shape[3]) for one in module.heads(torch.zeros(1, 1, case.n_embd))]
-    outside = {id(one) for part in (module.heads, module.out) for one in part.parameters()}
-    learned = [one for one in module.parameters() if id(one) not in outside and one.requires_grad]
+        shapes = [(part.shape[1], part.shape[3]) for part in module.heads(torch.zeros(1, 1, case.n_embd))]
+    outside = {id(parameter) for part in (module.heads, module.out) for parameter in part.parameters()}
+    learned = [
+        parameter for parameter in module.parameters() if id(parameter) not in outside and parameter.requires_grad
+    ]
     average = module.dispatch if case.path == "fast" else module.reference
     return on_heads(case, inputs, partial(average, padding=None), shapes, learned)
 
@@ -247,7 +249,7 @@ def _naive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 def saved_bytes(forward: Callable[[], Tensor], own: Iterable[Tensor]) -> int:
     """The bytes that a forward pass keeps for the backward pass, without tensors that are there anyway."""
-    known = {one.untyped_storage().data_ptr() for one in own}
+    known = {tensor.untyped_storage().data_ptr() for tensor in own}
     kept: dict[int, int] = {}
 
     def keep(x: Tensor) -> Tensor:
