@@ -225,7 +225,7 @@ class TrainConfig:
     @property
     def loggers(self) -> tuple[str, ...]:
         """Where to log beside metrics.jsonl."""
-        return tuple(dict.fromkeys(name for one in self.log.split(",") if (name := one.strip())))
+        return tuple(dict.fromkeys(name for part in self.log.split(",") if (name := part.strip())))
 
 
 @dataclass(frozen=True)
@@ -422,15 +422,15 @@ def _renamed(config: RunConfig, rename: Callable[[str], str]) -> RunConfig:
 def code_named_in(stored: Any) -> list[str]:
     """List the classes in users' files that a stored plan names, directly or in the settings files it names."""
     if isinstance(stored, list | tuple):
-        return [name for one in stored for name in code_named_in(one)]
+        return [name for value in stored for name in code_named_in(value)]
     if not isinstance(stored, Mapping):
         return []
-    found = [name for value in stored.values() for name in code_named_in(value)]
-    found += [
-        one for key in ("mechanism", "name") for one in usercode.split_names(str(stored.get(key))) if ".py:" in one
+    names = [name for value in stored.values() for name in code_named_in(value)]
+    names += [
+        name for key in ("mechanism", "name") for name in usercode.split_names(str(stored.get(key))) if ".py:" in name
     ]
     file = stored.get("config") or stored.get("file")
-    return found + (code_named_in(read_toml(Path(file))) if isinstance(file, str) and usercode.is_file(file) else [])
+    return names + (code_named_in(read_toml(Path(file))) if isinstance(file, str) and usercode.is_file(file) else [])
 
 
 def absolute_names(mechanisms: str) -> str:

@@ -70,12 +70,12 @@ class Card:
         parts = {"": "", "Costs:": "", "Cannot:": ""}
         heading = ""
         for line in head.split("\n"):
-            begins = next((one for one in parts if one and line.startswith(one)), None)
+            begins = next((title for title in parts if title and line.startswith(title)), None)
             heading = heading if begins is None else begins
             parts[heading] += line.removeprefix(begins or "") + "\n"
         summary, _, body = parts[""].partition("\n\n")
-        found = re.findall(r"^(\w+)(?: :.*)?\n((?:[ \t]+.*\n?)+)", parameters, flags=re.MULTILINE)
-        meanings = {name: _unwrapped(meaning) for name, meaning in found}
+        options = re.findall(r"^(\w+)(?: :.*)?\n((?:[ \t]+.*\n?)+)", parameters, flags=re.MULTILINE)
+        meanings = {name: _unwrapped(meaning) for name, meaning in options}
         return cls(
             _unwrapped(summary), _unwrapped(body), _unwrapped(parts["Costs:"]), _unwrapped(parts["Cannot:"]), meanings
         )
@@ -145,7 +145,7 @@ class Entry:
     def accepts(self, name: str) -> bool:
         """Whether the constructor takes this parameter; `**shared` takes everything the model offers."""
         parameters = inspect.signature(self.build).parameters
-        open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return name in parameters or (open_ended and name in _SHARED)
 
     def make(self, sizes: tuple[int, int, int], options: Settings | None = None, **shared: Any) -> Any:
@@ -156,10 +156,10 @@ class Entry:
         except ConfigError:
             raise
         except Exception as error:  # a user's class may raise anything
-            said = " ".join(f"{type(error).__name__}: {error}".split())
+            message = " ".join(f"{type(error).__name__}: {error}".split())
             where = f" ({place})" if (place := line_of_user(error)) else ""
             raise ConfigError(
-                f"{self.name} cannot be built as Mechanism(n_embd, n_head, block_size): {said}{where}"
+                f"{self.name} cannot be built as Mechanism(n_embd, n_head, block_size): {message}{where}"
             ) from error
         if not callable(getattr(module, "forward", None)):
             raise ConfigError(f"{self.name} must build an nn.Module, not {type(module).__name__}")
@@ -273,10 +273,10 @@ def load_file(reference: str, kind: Kind) -> Entry:
     module, registered = _executed[source.sha256]
     if not hasattr(module, name):
         raise ConfigError(f"{source.path} has no class '{name}'")
-    found = getattr(module, name)
-    if not callable(found):
-        raise ConfigError(f"{source.path}: '{name}' is not a class but {found!r:.40}")
-    return next((entry for entry in registered if entry.build is found), Entry(kind, reference, found))
+    build = getattr(module, name)
+    if not callable(build):
+        raise ConfigError(f"{source.path}: '{name}' is not a class but {build!r:.40}")
+    return next((entry for entry in registered if entry.build is build), Entry(kind, reference, build))
 
 
 def _execute(source: usercode.Source) -> tuple[ModuleType, list[Entry]]:
@@ -287,8 +287,8 @@ def _execute(source: usercode.Source) -> tuple[ModuleType, list[Entry]]:
     try:
         exec(compile(source.content, str(source.path), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ConfigError(f"{source.path} cannot be loaded: {said}") from None
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(f"{source.path} cannot be loaded: {message}") from None
     return module, [entry for entry in _entries.values() if entry.build.__module__ == module.__name__]
 
 

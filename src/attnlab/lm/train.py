@@ -96,7 +96,7 @@ def make_epoch(task: Task, config: RunConfig, epoch: int) -> _Epoch:
         return examples, [range(at, min(at + rows, len(examples))) for at in range(0, len(examples), rows)]
     if settings.rows_per_batch:
         return examples, make_rows(len(examples), settings.rows_per_batch, rng)
-    return examples, make_batches([len(one.ids) for one in examples], settings.tokens_per_batch, rng)
+    return examples, make_batches([len(example.ids) for example in examples], settings.tokens_per_batch, rng)
 
 
 def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
@@ -312,15 +312,15 @@ class Trainer:
         states = {"": torch.get_rng_state()}
         if self.device.type != "cpu":
             states[f"/{self.device.type}"] = torch.get_device_module(self.device).get_rng_state(self.device)
-        found: dict[str, Tensor] = {}
+        by_process: dict[str, Tensor] = {}
         for name, state in states.items():
             every = [torch.empty_like(state) for _ in range(self.ranks.world)]
             if self.ranks.world > 1:
                 distributed.all_gather(every, state)
             else:
                 every = [state]
-            found |= {f"{rank}{name}": value for rank, value in enumerate(every)}
-        return found
+            by_process |= {f"{rank}{name}": value for rank, value in enumerate(every)}
+        return by_process
 
     def restore(self) -> list[str]:
         """Restore the newest intact checkpoint, or the beginning; return what was wrong with newer ones."""
@@ -452,7 +452,7 @@ class Trainer:
 
     def _dev_loss(self, dev: DevSet) -> float:
         """The mean loss per held-out target, computed by all processes together."""
-        lengths = [len(one.ids) for one in dev.examples]
+        lengths = [len(example.ids) for example in dev.examples]
         batches = make_batches(lengths, self.settings.tokens_per_batch, np.random.default_rng(0))
         total = 0.0
         for batch in batches[self.ranks.rank :: self.ranks.world]:
@@ -466,8 +466,8 @@ class Trainer:
         """The share of held-out questions that are answered exactly; None if there are none."""
         if not dev.questions:
             return None
-        mine = dev.questions[self.ranks.rank :: self.ranks.world]
-        right = sum(examine(self.model, self.tokenizer, mine).right) if mine else 0
+        share = dev.questions[self.ranks.rank :: self.ranks.world]
+        right = sum(examine(self.model, self.tokenizer, share).right) if share else 0
         return self.ranks.total(right)[0] / len(dev.questions)
 
     def _sample(self, dev: DevSet) -> str | None:
@@ -498,9 +498,11 @@ class Trainer:
         self.model.begin_step()
         self.tokens += sum(example.end - 1 for example in batch)
         targets_in_all = sum(example.end - example.start for example in batch)
-        mine, rows = batch[ranks.rank :: ranks.world], math.ceil(len(batch) / ranks.world)
+        share, rows = batch[ranks.rank :: ranks.world], math.ceil(len(batch) / ranks.world)
         size = math.ceil(rows / self.settings.accumulate)
-        parts = [mine[at : at + size] for at in range(0, rows, size)]  # as many in every process; the last may be empty
+        parts = [
+            share[at : at + size] for at in range(0, rows, size)
+        ]  # as many in every process; the last may be empty
         total = 0.0
         for number, part in enumerate(parts, start=1):
             with no_sync(self.module, last=number == len(parts)):
@@ -525,7 +527,7 @@ class Trainer:
     def _loss(self, module: Callable[..., Tensor], examples: Sequence[Example]) -> Tensor:
         """The summed loss of examples."""
         batch = (*collate(examples, self.tokenizer.pad), number_documents(examples))
-        placed = [one.to(self.device, non_blocking=True) for one in batch if one is not None]
+        placed = [tensor.to(self.device, non_blocking=True) for tensor in batch if tensor is not None]
         with autocast(self.device, self.settings.precision):
             return module(*placed)
 
@@ -552,7 +554,7 @@ class Trainer:
         logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module=r"torch\._(dynamo|inductor|functorch)")
         ids = torch.zeros(2, min(8, self.model.config.block_size), dtype=torch.long, device=self.device)
-        buffers = {name: one.clone() for name, one in self.model.named_buffers()}
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         failure = ""
         self.model.train()
         try:
@@ -562,8 +564,8 @@ class Trainer:
                 loss.backward()
         except Exception as error:  # torch.compile raises errors of many kinds
             failure = one_line(error)
-        for name, one in self.model.named_buffers():
-            one.copy_(buffers[name])
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(buffers[name])
         self.model.zero_grad()
         return failure
 

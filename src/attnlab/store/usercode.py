@@ -121,10 +121,10 @@ def stored_in(folder: Path | None, names: str) -> str:
 
 
 def _stored_in(folder: Path | None, name: str) -> str:
-    if found := _STORED.fullmatch(name):
-        if folder is not None and is_file(path := folder / _carried_as(found)):
+    if match := _STORED.fullmatch(name):
+        if folder is not None and is_file(path := folder / _carried_as(match)):
             source = read(path)
-            if not source.sha256.startswith(found["digits"]):
+            if not source.sha256.startswith(match["digits"]):
                 raise CheckpointError(f"{path} was changed since the model was made: restore the file")
             _sources[name.rpartition(":")[0]] = source
     elif ".py:" in name:
@@ -132,15 +132,15 @@ def _stored_in(folder: Path | None, name: str) -> str:
     return name
 
 
-def _carried_as(found: re.Match[str]) -> str:
+def _carried_as(match: re.Match[str]) -> str:
     """The path of a stored file in a folder."""
-    return f"{_FOLDER}/{found['stem']}-{found['digits']}.py"
+    return f"{_FOLDER}/{match['stem']}-{match['digits']}.py"
 
 
 def code_files(*names: str) -> dict[str, bytes]:
     """Return the code files that a folder with these names must contain, by path."""
-    matches = [found for listed in names for name in split_names(listed) if (found := _STORED.fullmatch(name))]
-    return {_carried_as(found): _source_of(found[0]).content for found in matches}
+    matches = [match for listed in names for name in split_names(listed) if (match := _STORED.fullmatch(name))]
+    return {_carried_as(match): _source_of(match[0]).content for match in matches}
 
 
 def _source_of(name: str) -> Source:
@@ -199,10 +199,10 @@ def record_file() -> Path:
     return (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "attnlab" / "trusted-code"
 
 
-def _private(found: os.stat_result) -> bool:
+def _private(status: os.stat_result) -> bool:
     """Whether a file or folder belongs to this user and nobody else can write to it."""
-    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
-    return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+    return own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _recorded() -> frozenset[str]:

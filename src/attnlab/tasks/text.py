@@ -31,15 +31,15 @@ def shuffled(numbers: _Numbers, n: int, keys: Sequence[int]) -> _Numbers:
     """
     side = np.uint64(int(np.ceil(np.sqrt(n))))
     side += np.uint64(int(side) ** 2 < n)
-    found = numbers.astype(np.uint64)
-    outside = np.ones(len(found), dtype=bool)
+    moved = numbers.astype(np.uint64)
+    outside = np.ones(len(moved), dtype=bool)
     while outside.any():
-        left, right = np.divmod(found[outside], side)
+        left, right = np.divmod(moved[outside], side)
         for key in keys:
             left, right = right, (left + _mixed(right + np.uint64(key)) % side) % side
-        found[outside] = left * side + right
-        outside = found >= n
-    return found.astype(np.int64)
+        moved[outside] = left * side + right
+        outside = moved >= n
+    return moved.astype(np.int64)
 
 
 def _mixed(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -142,8 +142,8 @@ class Text(Task):
             2 <= wanted <= total - 2,
             f"task text: the text has {total} tokens, too few to hold out {self.share:g} of them: set --dev 0",
         )
-        found = self.shard.find(self.pad, total - wanted)
-        return total - wanted if found is None or 2 * (total - found) < max(wanted, 4) else found
+        begin = self.shard.find(self.pad, total - wanted)
+        return total - wanted if begin is None or 2 * (total - begin) < max(wanted, 4) else begin
 
     def examples(self, rng: np.random.Generator) -> Windows:
         """Return the windows of one epoch."""
