@@ -233,7 +233,7 @@ class Listing:
     """A class of the package that is registered when its module is imported."""
 
     module: str
-    summary: str  # the first paragraph of its docstring
+    card: str  # its docstring
     keywords: tuple[str, ...]  # arguments of its decorator that are set
 
 
@@ -247,9 +247,8 @@ def listings(kind: Kind) -> dict[str, Listing]:
         for node in classes:
             for call in node.decorator_list:
                 if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == kind:
-                    summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
-                    name = ast.literal_eval(call.args[0])
-                    listed[name] = Listing(module, _unwrapped(summary), tuple(word.arg or "" for word in call.keywords))
+                    name, card = ast.literal_eval(call.args[0]), ast.get_docstring(node) or ""
+                    listed[name] = Listing(module, card, tuple(word.arg or "" for word in call.keywords))
     return listed
 
 

@@ -6,10 +6,9 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from attnlab import stats
-from attnlab.store.records import plain
+from attnlab.report.parts import LossCurve
 from attnlab.studies.compare.plan import Published
 from attnlab.studies.compare.records import (
     AuditSummary,
@@ -60,16 +59,10 @@ def summary(values: Sequence[float]) -> Spread:
     return Spread(len(values), mean, statistics.stdev(values), mean - reach, mean + reach, "", tuple(values))
 
 
-def make_metrics(last: float, steps: int, rng: random.Random) -> tuple[dict[str, float | None], ...]:
-    return tuple(
-        {
-            "step": step,
-            "tokens": 873 * step + rng.randrange(100),
-            "loss": last + (10.2 - last) * math.exp(-6 * step / steps) + rng.gauss(0, 0.08),
-            "seconds": 0.3 * step,
-        }
-        for step in range(1, steps + 1)
-    )
+def make_curve(last: float, steps: int, rng: random.Random) -> LossCurve:
+    places = list(range(1, steps + 1))
+    losses = [last + (10.2 - last) * math.exp(-6 * step / steps) + rng.gauss(0, 0.08) for step in places]
+    return LossCurve(places, [873 * step + rng.randrange(100) for step in places], losses)
 
 
 def make_variant(name: str, seeds: int, steps: int, rng: random.Random) -> VariantResult:
@@ -86,10 +79,10 @@ def make_variant(name: str, seeds: int, steps: int, rng: random.Random) -> Varia
             "seconds": seconds + rng.gauss(0, 1),
             "tokens_per_second": 250_000 / seconds,
             "peak_memory": 812e6 if name == "dot" else 1203e6,
-            "parameters": 3_383_296,
-            "flops_per_token": 20_345_678,
+            "parameters": 3_383_296.0,
+            "flops_per_token": 20_345_678.0,
         }
-        runs.append(SeedRun(seed, f"{name}/seed-{seed}", values, make_metrics(math.log(level), steps, rng)))
+        runs.append(SeedRun(seed, f"{name}/seed-{seed}", values, make_curve(math.log(level), steps, rng)))
     leaks = name == "zero_mask"
     places = tuple(0.4 * (1 - place / 64) if leaks else 0.0 for place in range(64))
     audit = AuditSummary("pass", 0.0, places, "", {})
@@ -108,7 +101,7 @@ def make_variant(name: str, seeds: int, steps: int, rng: random.Random) -> Varia
         leaks,
         audit,
         Readings(300, level, level * (41.7 if leaks else 1)),
-        Texts(probes, samples, Quality(1000, 0.08, 0.12, 0.31, 22.1)),
+        Texts(probes, samples, Quality(1000.0, 0.08, 0.12, 0.31, 22.1)),
     )
 
 
@@ -127,7 +120,7 @@ def make_pair(a: VariantResult, b: VariantResult) -> Comparison:
     return Comparison(a.name, b.name, key, words, effect, 0.0003 if shown else 0.42, shown, not leaks, lines)
 
 
-def typed_comparison(
+def make_comparison(
     names: Sequence[str] = ("dot", "additive", "zero_mask"), seeds: int = 3, steps: int = 120
 ) -> ComparisonResult:
     rng = random.Random(5)
@@ -135,7 +128,7 @@ def typed_comparison(
     settings = {"model": {"n_layer": 4, "n_embd": 128}, "train": {"lr": 0.003}}
     paragraphs = ("It halves the perplexity.", "It is no gain.")
     return ComparisonResult(
-        study="masking",
+        kind="masking",
         title="dot, additive, zero_mask: which is better at words?",
         question="Does additive attention learn more from the same sentences than dot-product attention?",
         command="attnlab compare dot additive zero_mask --task words --seeds 3",
@@ -153,7 +146,7 @@ def typed_comparison(
             Figure(key, title, short, kind, lower, f"what {title} means") for key, title, short, kind, lower in FIGURES
         ),
         variants=variants,
-        text_quality=Quality(20_000, 0.03, 0.11, 0.4, 24.0),
+        text_quality=Quality(20_000.0, 0.03, 0.11, 0.4, 24.0),
         comparisons=tuple(make_pair(variant, variants[0]) for variant in variants[1:]),
         paired=tuple(Difference(variant.name, names[0], "seconds", 25.7, 20.0, 31.4, 1.42) for variant in variants[1:]),
         verdict=("The gain of zero_mask is the leak: word by word it is worse.", "additive is not shown to differ."),
@@ -162,10 +155,3 @@ def typed_comparison(
         environment={"attnlab": "0.1.0", "python": "3.11.7", "processor": "A Processor"},
         settings=dict.fromkeys(names, settings),
     )
-
-
-def make_comparison(
-    names: Sequence[str] = ("dot", "additive", "zero_mask"), seeds: int = 3, steps: int = 120
-) -> dict[str, Any]:
-    """The same as plain values, as result.json holds it."""
-    return plain(typed_comparison(names, seeds, steps))

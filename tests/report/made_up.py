@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 import torch
-from comparisons import make_comparison
 
 from attnlab import stats
 from attnlab.hf.classify import Classification
@@ -475,10 +474,3 @@ def make_view(tokens: list[str] = TOKENS) -> View:
         next=(Guess(" Mob", 0.62), Guess("\n", 0.1)),
         read=(Reading(tokens[0]), *(Reading(token, 0.2, 1.6, " the") for token in tokens[1:])),
     )
-
-
-RESULTS = {
-    "comparison": make_comparison,
-    "why": make_why,
-    "runs": make_runs,
-}

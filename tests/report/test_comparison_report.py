@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from comparisons import typed_comparison
+from comparisons import make_comparison
 from reading import read
 
 from attnlab.lm.word_split import word_lengths
 from attnlab.report.document import Chart
 from attnlab.report.html import as_html
+from attnlab.report.parts import LossCurve
 from attnlab.report.text import as_csv, as_markdown, named_tables
 from attnlab.report.words import capital
-from attnlab.store.records import encode, restored
+from attnlab.store.records import decode, encode
 from attnlab.studies.compare.document import document
 from attnlab.studies.compare.records import ComparisonResult, Effect, MeanProbe, VariantResult
 
@@ -30,7 +31,7 @@ Result = ComparisonResult
 
 @pytest.fixture
 def comparison() -> Result:
-    return typed_comparison(steps=40)
+    return make_comparison(steps=40)
 
 
 def charts(html: str) -> list[str]:
@@ -145,7 +146,7 @@ def test_lengths_and_splitting_are_shown(comparison: Result) -> None:
 
 def test_what_is_absent_is_left_out(comparison: Result) -> None:
     def bare(variant: VariantResult) -> VariantResult:
-        runs = tuple(replace(run, metrics=()) for run in variant.runs)
+        runs = tuple(replace(run, curve=LossCurve()) for run in variant.runs)
         return replace(variant, texts=None, word_by_word=None, audit=None, runs=runs)
 
     full = as_markdown(document(comparison))
@@ -161,7 +162,7 @@ def test_what_is_absent_is_left_out(comparison: Result) -> None:
 
 
 def test_one_seed_has_no_intervals_and_says_so() -> None:
-    made = document(typed_comparison(("dot", "additive"), seeds=1, steps=20))
+    made = document(make_comparison(("dot", "additive"), seeds=1, steps=20))
     html = as_html(made)
     assert "One seed each" in as_markdown(made)
     assert 'type="checkbox"' not in html
@@ -177,8 +178,8 @@ def test_numbers_that_are_none_are_shown_as_such(comparison: Result) -> None:
     dot, lost, leaking = comparison.variants
     nothing = replace(lost.values["dev_sentence_perplexity"], mean=None, low=None, high=None, each=(None,) * 3)
     first, *others = lost.runs
-    metrics = tuple({**row, "loss": math.nan} if place >= 20 else row for place, row in enumerate(first.metrics))
-    first = replace(first, values={**first.values, "dev_sentence_perplexity": math.inf}, metrics=metrics)
+    curve = replace(first.curve, losses=[*first.curve.losses[:20], *[None] * (len(first.curve.losses) - 20)])
+    first = replace(first, values={**first.values, "dev_sentence_perplexity": math.inf}, curve=curve)
     lost = replace(lost, values={**lost.values, "dev_sentence_perplexity": nothing}, runs=(first, *others))
     effect = replace(comparison.comparisons[0].effect, value=math.nan, low=None, high=None, p=None)
     result = replace(comparison, variants=(dot, lost, leaking))
@@ -216,7 +217,9 @@ def test_runs_told_by_epoch_have_curves_by_epoch(comparison: Result) -> None:
         )
         return with_variants(
             comparison,
-            lambda variant: replace(variant, runs=tuple(replace(run, metrics=(), epochs=rows) for run in variant.runs)),
+            lambda variant: replace(
+                variant, runs=tuple(replace(run, curve=LossCurve(), epochs=rows) for run in variant.runs)
+            ),
         )
 
     blocks = document(told(2.0, None, 1.0)).blocks()
@@ -240,4 +243,4 @@ def test_a_figure_that_the_leak_does_not_reach_is_marked_and_not_called_invalid(
 
 
 def test_a_result_survives_being_stored(comparison: Result) -> None:
-    assert restored(ComparisonResult, json.loads(encode(comparison))) == comparison
+    assert decode(ComparisonResult, encode(comparison), Path("result.json")) == comparison

@@ -22,13 +22,14 @@ import msgspec
 import pytest
 from comparisons import make_comparison
 from made_up import (
-    RESULTS,
     classification_result,
     make_attention,
     make_recall,
     make_reports,
+    make_runs,
     make_trust,
     make_view,
+    make_why,
     optimizers_result,
     search_result,
 )
@@ -37,11 +38,13 @@ from rich.console import Console
 
 import attnlab.report
 from attnlab.errors import StorageError
-from attnlab.report import FORMATS, document_of, screen, write_document
+from attnlab.report import FORMATS, screen, why, write_document
+from attnlab.report import runs as side_by_side
 from attnlab.report.document import Block, Cell, Chart, Document, Group, Table
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables, tex
 from attnlab.store.records import convert, encode
+from attnlab.studies.compare import document as comparison
 from attnlab.studies.recall import Attention, Recall
 from attnlab.studies.reports import Reports
 from attnlab.studies.trust import Trust
@@ -49,14 +52,16 @@ from attnlab.studies.trust import Trust
 NASTY = """<script>alert(1)</script><img src=x onerror=alert(1)>|`*_[x](y)"'&%$#{}~^\\\x00\ud800"""
 STEERING = {"shape", "style", "layout", "tone", "role"}  # fields that only our own words may stand in
 CASES: dict[str, Callable[[], Document]] = {
-    **{name: lambda make=make: document_of(make()) for name, make in RESULTS.items()},  # type: ignore[misc]
+    "runs": lambda: side_by_side.document(make_runs()),
     "recall": lambda: Recall().document(make_recall()),
     "reports": lambda: Reports().document(make_reports()),
     "classification": classification_result,
     "search": search_result,
     "optimizers": optimizers_result,
     "look": lambda: make_view().document("runs/recall-1", "attnlab look runs/recall-1"),
-    "one seed": lambda: document_of(make_comparison(("dot", "additive"), seeds=1, steps=20)),
+    "why": lambda: why.document(make_why()),
+    "comparison": lambda: comparison.document(make_comparison()),
+    "one seed": lambda: comparison.document(make_comparison(("dot", "additive"), seeds=1, steps=20)),
     "trust": lambda: Trust().document(make_trust()),
     "nothing certified": lambda: Trust().document(make_trust(met=False)),
 }
@@ -345,7 +350,7 @@ def test_large_results_make_pages_that_can_be_sent(tmp_path: Path) -> None:
     recall = replace(make_recall(6000), attention=convert(Attention, attention))
     assert len(as_html(Recall().document(recall))) < 1_000_000
     names = ("dot", "additive", "zero_mask", *(f"variant-{number}" for number in range(12)))
-    assert len(as_html(document_of(make_comparison(names, steps=600)))) < 2_500_000
+    assert len(as_html(comparison.document(make_comparison(names, steps=600)))) < 2_500_000
 
 
 @pytest.mark.parametrize("name", CASES)

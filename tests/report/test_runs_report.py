@@ -13,10 +13,12 @@ import pytest
 from comparisons import make_comparison
 from reading import Reader, read
 
-from attnlab.report import FORMATS, write_report
+from attnlab.report import FORMATS, write_document
 from attnlab.report.runs import NO_CLAIM, _distinct_names, differing
 from attnlab.store import listing
 from attnlab.store.folders import write_json, write_manifest
+from attnlab.store.records import encode
+from attnlab.studies.compare.document import document
 from verbs import call, change, reseal
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
@@ -121,13 +123,13 @@ def test_one_run_alone_makes_no_claim_about_others(here: Path) -> None:
 def test_a_comparison_is_written_again_in_any_format(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study, result = here / "compare-1", make_comparison(steps=20)
     study.mkdir()
-    write_json(study / "result.json", result)
-    write_json(study / "study.json", {"study": "compare", "plan": {"preset": "nano-words"}})
+    (study / "result.json").write_bytes(encode(result))
+    write_json(study / "study.json", {"study": "compare", "plan": {"preset": "nano-words"}, "fingerprints": {}})
     write_manifest(study, "study")
     assert call("report", "compare-1", "--format", "html") == 0
     assert capsys.readouterr().out.strip() == f"report: {Path('runs/compare-1/report.html')}"
     assert "which is better at words?" in page(study)[0].text
-    write_report(result, here.parent / "directly", FORMATS)
+    write_document(document(result), here.parent / "directly", FORMATS)
     whole = {path.name: path.read_bytes() for path in (here.parent / "directly").iterdir()}
     assert len(whole) == 17  # twelve tables, four other forms, and what the folder is
     found = {}

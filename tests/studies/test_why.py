@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,15 +17,15 @@ from attnlab.corpora.library import Corpus
 from attnlab.errors import AttnlabError, Interrupted, UserError
 from attnlab.lm import stages, train
 from attnlab.lm.model import load_model
-from attnlab.report import write_report
-from attnlab.store.folders import read_json
-from attnlab.store.records import plain, restored
+from attnlab.report import write_document
+from attnlab.report.why import document
+from attnlab.store.folders import read_json, to_json, write_folder
+from attnlab.store.records import decode, encode, plain
 from attnlab.store.runs import Run
 from attnlab.studies import why
-from attnlab.studies.compare import Plan
 from attnlab.studies.compare.job import work
 from attnlab.studies.compare.records import Record
-from attnlab.studies.legacy import refuse_changes
+from attnlab.studies.options import seed_numbers
 from attnlab.studies.why import (
     MARGIN,
     PAIRS,
@@ -62,6 +62,15 @@ def quiet() -> Console:
     return Console(quiet=True)
 
 
+def make_study(world: str | None = None, seeds: int | None = None, workers: int = 0, **asked: Any) -> why.Why:
+    numbers = () if seeds is None else seed_numbers(seeds)
+    return why.Why(corpus=world, seeds=numbers, workers=str(workers), **asked)
+
+
+def make_plan(**asked: Any) -> why.Why:
+    return make_study(**asked).completed()
+
+
 def test_cells_have_names_that_say_what_they_are() -> None:
     cells = grid((1, 4), (8, 16))
     assert [one.name for one in cells] == [
@@ -77,7 +86,7 @@ def test_cells_have_names_that_say_what_they_are() -> None:
 
 
 def test_equal_exposures_are_equally_many_readings_of_a_person() -> None:
-    plan = why.make_plan(**{**ASKED, "forms": (1, 2, 4), "exposures": (8,)})
+    plan = make_plan(**{**ASKED, "forms": (1, 2, 4), "exposures": (8,)})
     read = {}
     for cell, variant in zip(cells_of(plan), plan.variants, strict=True):
         if cell.way != "nothing":
@@ -88,7 +97,7 @@ def test_equal_exposures_are_equally_many_readings_of_a_person() -> None:
 
 
 def test_whole_lines_are_read_without_questions_and_views_as_the_preset_has_them() -> None:
-    plan = why.make_plan(**ASKED)
+    plan = make_plan(**ASKED)
     options = {one.name: one.settings(0).task.options for one in plan.variants}
     assert options["lines-x2-2"] == {"views": 0, "lines": 1.0, "questions": 0.0}
     assert options["views-x1-2"] == {}
@@ -102,8 +111,8 @@ def test_whole_lines_are_read_without_questions_and_views_as_the_preset_has_them
 
 
 def test_a_plan_comes_back_from_its_folder() -> None:
-    plan = why.make_plan(**ASKED)
-    assert restored(Plan, plain(plan)) == plan
+    plan = make_plan(**ASKED)
+    assert decode(why.Why, encode(plan), Path("study.json")) == plan
 
 
 @pytest.mark.parametrize(
@@ -128,7 +137,7 @@ def test_a_plan_comes_back_from_its_folder() -> None:
 )
 def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, asked: dict[str, Any], mistake: str) -> None:
     with pytest.raises(AttnlabError, match=mistake):
-        why.measure(out=tmp_path / "study", **{**ASKED, **asked})
+        make_study(**{**ASKED, **asked}).begin(tmp_path / "study", quiet())
     assert not (tmp_path / "study").exists()
 
 
@@ -386,13 +395,14 @@ def test_explanations_follow_from_the_tests() -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A study whose runs were stopped once and gone on with, trained here and not in processes, which is faster."""
     folder = tmp_path_factory.mktemp("why") / "study"
-    plan = why.make_plan(**ASKED)
+    plan = make_plan(**ASKED)
 
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="attnlab resume"):
-        replace(why.STUDY, train=stopped).begin(plan, folder, quiet())
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Interrupted, match="attnlab resume"):
+        patched.setattr(why.Why, "train", stopped)
+        plan.begin(folder, quiet())
     (folder / "logs").mkdir()
     real, saved = train.Trainer.checkpoint, []
 
@@ -410,12 +420,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     assert not Run.open(saved[0]).complete
     for variant in plan.variants:
         work(folder, variant.name, 0)
-    return folder, studies.resume(folder, quiet())
+    return folder, plain(studies.resume(folder, quiet()).result)
 
 
 def test_the_result_is_that_of_the_runs(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, result = trained
-    assert read_json(folder / "result.json") == result
     assert [one["name"] for one in result["cells"]] == ["nothing", "lines-x1-2", "lines-x2-2", "views-x1-2"]
     for one in result["cells"]:
         right = (folder / "measured" / one["name"] / "seed-0" / "right.csv").read_text().splitlines()[1:]
@@ -454,7 +463,7 @@ def test_the_page_shows_every_number(trained: tuple[Path, dict[str, Any]], tmp_p
         assert f"{100 * one['accuracy']:.1f} %" in text
     for sentence in result["verdict"]:
         assert sentence in text
-    write_report(result, tmp_path, ("md", "json", "html"))
+    write_document(document(result), tmp_path, ("md", "json", "html"))
     assert (tmp_path / "report.html").read_text() == page
 
 
@@ -464,41 +473,30 @@ def test_the_page_shows_the_tests(trained: tuple[Path, dict[str, Any]]) -> None:
         assert words in text
 
 
-def test_results_from_before_the_tests_were_stored_still_have_a_page(
-    trained: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    new = ("tests", "level", "adjusted", "shown")
-    old = {key: value for key, value in trained[1].items() if key != "stored"}
-    old["comparisons"] = [
-        {key: value for key, value in one.items() if key not in new} | {"apart": 0} for one in old["comparisons"]
-    ]
-    for one in (old, {key: value for key, value in old.items() if key != "comparisons"}):
-        write_report(one, tmp_path, ("md", "json", "html"))
-        assert "What was read" in (tmp_path / "report.md").read_text()
-
-
 def test_a_run_of_another_cell_is_refused(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = trained
-    plan = why.make_plan(**{**ASKED, "given": {**SMALL, "train": {**SMALL["train"], "lr": 0.001}}})
+    plan = make_plan(**{**ASKED, "given": {**SMALL, "train": {**SMALL["train"], "lr": 0.001}}})
     with pytest.raises(UserError, match=r"not the run of lines-x1-2 with seed 0: it differs in train\.lr"):
         judge(plan, folder)
 
 
-def test_changed_data_are_refused(trained: tuple[Path, dict[str, Any]]) -> None:
-    stored = read_json(trained[0] / "study.json")["fingerprints"]
-    assert {"corpus", "facts", "exam", "people:20", "people:20:x2"} == stored.keys()
+def test_changed_data_are_refused(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    stored = read_json(trained[0] / "study.json")
+    assert {"corpus", "facts", "exam", "people:20", "people:20:x2"} == stored["fingerprints"].keys()
+    stored["fingerprints"]["people:20:x2"] = "other"
+    write_folder(tmp_path / "changed", "study", {"study.json": to_json(stored)})
     with pytest.raises(UserError, match="people:20:x2 changed"):
-        refuse_changes(stored, {**stored, "people:20:x2": "other"})
+        make_plan(**ASKED).refuse_changes(tmp_path / "changed")
 
 
 @pytest.mark.parametrize(
     ("words", "mistake"),
     [
-        (("--forms", "1,two"), "--forms takes numbers such as 1,2,4, not '1,two'"),
+        (("--forms", "1,two"), "--forms: it takes numbers such as 1,2,4, not '1,two'"),
         (("--exposures", "0"), "--exposures takes different numbers of at least 1"),
         (("--forms", "2"), "--forms must hold 1"),
         (("--seed", "3"), "--seed is for recall, reports, trust, not for why"),
-        (("--exam", "people:test"), "--exam is for recall, reports, trust, efficient, not for why"),
+        (("--exam", "people:test"), "--exam is for efficient, recall, reports, trust, not for why"),
         (("--corpus", "wiki.txt"), "built-in people"),
         (("--train.epochs", "3"), "chooses train.epochs itself"),
     ],

@@ -43,7 +43,7 @@ def _refuse_extremes(_kind: object, value: Any) -> None:
 
 def _shown_default(value: Any) -> str | None:
     """A default as help shows it: nothing for flags and computed defaults."""
-    if value is None or value is False or value == "":
+    if value is None or value is False or value in ("", ()):
         return None
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
@@ -230,7 +230,8 @@ def _commands(group: App | None) -> list[str]:
 
 
 def _options(command: App) -> set[str]:
-    return {name for argument in command.assemble_argument_collection() for name in argument.names}
+    arguments = command.assemble_argument_collection()
+    return {name for argument in arguments if argument.parse for name in argument.names}
 
 
 def _fail(message: str, code: int) -> None:

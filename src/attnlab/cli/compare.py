@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from attnlab.cli.common import COMPARE, app, console, errors, say, show_json
 from attnlab.errors import UserError
+from attnlab.registry import listings
 from attnlab.studies import options as opt
-from attnlab.studies.options import NONE, SETTINGS_HINT, about, collect, default, read_seeds, typed_command
+from attnlab.studies.options import NONE, SETTINGS_HINT, about, collect, default, typed_command
+from attnlab.terminal import printable_json
 
 if TYPE_CHECKING:
     from attnlab.store.listing import Entry
@@ -33,91 +37,67 @@ app.command(_runs_app)
 _RunName = Annotated[str, about("Folder, or name in ./runs.")]
 
 
-@app.command(group=COMPARE, help_epilogue=SETTINGS_HINT)
-def compare(
-    *variants: Annotated[str, about("What to compare; the first is the baseline.")],
-    task: Annotated[
-        str | None, about("Task: words, recall, spans or questions."), default("that of the preset")
-    ] = None,
-    seeds: Annotated[opt.Seeds | None, default("5; with --quick 3")] = None,
-    vary: Annotated[str | None, about("One setting with its values, such as train.lr=0.001,0.002.")] = None,
-    corpus: opt.Corpus | None = None,
-    dev: opt.Dev | None = None,
-    facts: opt.Facts | None = None,
-    exam: Annotated[opt.Exam | None, about("Test questions with answers: a file, or people:dev.")] = None,
-    probe: opt.Probe | None = None,
-    out: Annotated[opt.Out | None, default("runs/compare-N")] = None,
-    preset: Annotated[opt.Preset | None, default("that of the task")] = None,
-    config: opt.Config | None = None,
-    mechanism: Annotated[opt.Mechanism | None, about("Attention mechanism of all, for --vary.")] = None,
-    workers: opt.Workers = "0",
-    all_pairs: Annotated[bool, about("Test every pair, not only each against the first.")] = False,
-    margin: Annotated[float | None, about("Test equivalence within this share, such as 0.01.")] = None,
-    tune: Annotated[
-        list[str] | None, about("Setting to tune for each, such as train.lr=0.001,0.002; repeatable.")
-    ] = None,
-    tune_on: Annotated[
-        str | None, about("Data to choose tuned settings on."), default("a third of the dev data")
-    ] = None,
-    tune_seeds: Annotated[opt.Whole, about("Seeds per value tried.")] = 1,
-    hypothesis: Annotated[str, about("What you expect, stored before training."), default("a difference")] = "",
-    quick: opt.Quick = False,
-    plan: Annotated[bool, about("Train nothing: say what this comparison can find.")] = False,
-    pilot: Annotated[str | None, about("With --plan: finished comparison that shows how much seeds vary.")] = None,
-    trust_code: opt.TrustCode = False,
-    json: opt.Json = False,
-    given: opt.Settings = NONE,
-) -> None:
-    """Compare mechanisms, or any one setting, with several seeds each and a statistical test.
+def _compare_command() -> Callable[..., None]:
+    """Make the command `compare`, whose options are the fields of the study."""
+    from attnlab.studies.compare import Compare
 
-    Compares mechanisms (dot additive, path.py:Class), presets or settings files that differ in one
-    setting, or finished runs; or the values of one setting, with --vary. Each is audited first.
-    Resume a stopped comparison with `attnlab resume`.
-    """
-    from attnlab import machine
-    from attnlab.store import runs
-    from attnlab.studies import compare as comparing
+    usual = Compare()
 
-    machine.require_single_process("a comparison")
-    if pilot and not plan:
-        raise UserError("--pilot needs --plan: add --plan, or leave it out")
-    made = comparing.make_plan(
-        variants,
-        task=task,
-        vary=vary,
-        preset=preset,
-        config=config,
-        given=collect(given, mechanism),
-        seeds=read_seeds(seeds),
-        data=comparing.Data(corpus, dev, facts, exam),
-        workers=workers,
-        quick=quick,
-        all_pairs=all_pairs,
-        tune=tune or (),
-        tune_on=tune_on,
-        tune_seeds=tune_seeds,
-        margin=margin,
-        hypothesis=hypothesis,
-        trust_code=trust_code,
-        command=typed_command(),
-        **(dict[str, Any](probes=tuple(probe)) if probe else {}),
-    )
-    if plan:
-        _show_plan(made, pilot, json)
-        return
+    def compare(
+        *variants: Annotated[str, about("What to compare; the first is the baseline.")],
+        study: Compare = usual,
+        out: Annotated[opt.Out | None, default("runs/compare-N")] = None,
+        mechanism: Annotated[opt.Mechanism | None, about("Mechanism shared by all values of --vary.")] = None,
+        plan: Annotated[bool, about("Dry run: report the statistical power.")] = False,
+        pilot: Annotated[str | None, about("With --plan: finished comparison that shows how much seeds vary.")] = None,
+        trust_code: opt.TrustCode = False,
+        json: opt.Json = False,
+        given: opt.Settings = NONE,
+    ) -> None:
+        from attnlab.machine import require_single_process
+        from attnlab.store import usercode
+        from attnlab.store.records import encode
+        from attnlab.store.runs import unused_path
 
-    result = comparing.STUDY.begin(made, out or runs.unused_path("compare"), errors if json else console)
-    if json:
-        show_json(result)
+        require_single_process("a comparison")
+        if pilot and not plan:
+            raise UserError("--pilot needs --plan: add --plan, or leave it out")
+        asked = replace(study, names=variants, given=collect(given, mechanism), command=typed_command())
+        with usercode.trusting(trust_code):
+            if plan:
+                _show_plan(asked.completed(), pilot, json)
+                return
+            outcome = asked.begin(out or unused_path("compare"), errors if json else console)
+        if json:
+            sys.stdout.write(printable_json(encode(outcome.result).decode()))
+
+    compare.__annotations__["study"] = Annotated[Compare, Parameter(name="*")]
+    compare.__doc__ = Compare.__doc__
+    return compare
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    if name != "compare":
+        raise AttributeError(name)
+    return _compare_command()
+
+
+app.command(
+    f"{__name__}:compare",
+    name="compare",
+    group=COMPARE,
+    help=listings("study")["compare"].card,
+    help_epilogue=SETTINGS_HINT,
+)
 
 
 def _show_plan(plan: Plan, pilot: str | None, json: bool) -> None:
     from attnlab.report.screen import as_rich
     from attnlab.store.records import plain
-    from attnlab.studies import compare as comparing
+    from attnlab.studies.compare import plan_from_pilot
 
-    comparing.check(plan)
-    outlooks, names = comparing.plan_from_pilot(plan, pilot), [variant.name for variant in plan.variants]
+    plan.check()
+    outlooks, names = plan_from_pilot(plan, pilot), [variant.name for variant in plan.variants]
     if json:
         known = {"variants": names, "varied": plan.varied, "order": plan.order(), "workers": plan.workers}
         show_json({**known, **plain(outlooks)})

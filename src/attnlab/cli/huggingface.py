@@ -104,7 +104,7 @@ def classify(
         study = Search(**plan, trials=trials or 0, minutes=minutes or 0.0)
     elif optimizers is not None:
         from attnlab.hf.optimizers import Optimizers, read_rates
-        from attnlab.studies.compare.plan import seed_numbers
+        from attnlab.studies.options import seed_numbers
 
         study = Optimizers(**plan, rates=read_rates(optimizers), seeds=seed_numbers(read_seeds(seeds)))
     target, shown = out or unused_path(study.name if study else "classify"), errors if json else console

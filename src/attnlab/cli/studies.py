@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,14 +23,10 @@ from attnlab.studies import options as opt
 from attnlab.studies.options import (
     NONE,
     SETTINGS_HINT,
-    about,
     collect,
     default,
-    read_numbers,
-    read_seeds,
     typed_command,
 )
-from attnlab.studies.ready import READY
 
 if TYPE_CHECKING:
     from attnlab.studies.study import Study
@@ -73,7 +69,8 @@ def _find(name: str) -> type[Study[Any]]:
 
 def command_of(cls: type[Study[Any]]) -> Callable[..., None]:
     """Make the command of a study: its fields are options, and so are settings, if it trains models."""
-    trains = "given" in {field.name for field in fields(cls)}
+    names = {field.name for field in fields(cls)}
+    trains = "given" in names
     stem = cls.name
 
     def run(
@@ -98,8 +95,10 @@ def command_of(cls: type[Study[Any]]) -> Callable[..., None]:
         "out": (Annotated[opt.Out | None, default(f"runs/{stem}-N")], None),
     }
     if trains:
-        options["mechanism"] = opt.Mechanism | None, None
-        options["seed"] = opt.Seed | None, None
+        if "names" not in names:
+            options["mechanism"] = opt.Mechanism | None, None
+        if "seeds" not in names:
+            options["seed"] = opt.Seed | None, None
         options["given"] = opt.Settings, NONE
     run.__annotations__ = {name: kind for name, (kind, _) in options.items()}
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -120,100 +119,4 @@ def __getattr__(name: str) -> Callable[..., None]:
 
 for _name, _listing in registry.listings("study").items():
     if "own_command" not in _listing.keywords:
-        run_app.command(f"{__name__}:{_name}", name=_name, help=_listing.summary)
-
-
-# Studies that are not classes yet
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class _SeveralModels:
-    """Options of the studies of several models and seeds."""
-
-    quick: opt.Quick = False
-    out: Annotated[opt.Out | None, default("runs/STUDY-N")] = None
-    preset: Annotated[opt.Preset | None, default("that of the study")] = None
-    config: opt.Config | None = None
-    seeds: Annotated[opt.Seeds | None, default("as planned")] = None
-    workers: opt.Workers = "0"
-    given: opt.Settings = NONE
-
-    def options(self, mechanism: str | None = None) -> dict[str, Any]:
-        """The arguments that plans take beside their data."""
-        return {
-            "preset": self.preset,
-            "config": self.config,
-            "seeds": read_seeds(self.seeds),
-            "workers": self.workers,
-            "given": collect(self.given, mechanism),
-            "quick": self.quick,
-            "command": typed_command(),
-        }
-
-
-_SEVERAL = _SeveralModels()
-
-
-@run_app.command
-def why(
-    *,
-    corpus: Annotated[opt.Corpus | None, about("Built-in people, such as people:300.")] = None,
-    forms: Annotated[str | None, about("Numbers of sentence forms per person."), default("1,2,4,8")] = None,
-    exposures: Annotated[str | None, about("Numbers of times that each person is read."), default("8,24,48")] = None,
-    mechanism: opt.Mechanism | None = None,
-    models: _SeveralModels = _SEVERAL,
-) -> None:
-    """Test why reading helps: accuracy by number of exposures and sentence forms."""
-    from attnlab.studies import why
-
-    plan = why.make_plan(
-        world=corpus,
-        forms=read_numbers(forms, "forms"),
-        exposures=read_numbers(exposures, "exposures"),
-        **models.options(mechanism),
-    )
-    why.STUDY.begin(plan, _target("why", models.out), console)
-
-
-def _add_comparison(name: str, text: str) -> None:
-    """Register a ready comparison on sentences."""
-
-    def compare_on_sentences(
-        *, corpus: opt.Corpus | None = None, dev: opt.Dev | None = None, models: _SeveralModels = _SEVERAL
-    ) -> None:
-        _compare(name, (corpus, dev, None, None), models)
-
-    run_app.command(compare_on_sentences, name=name, help=text)
-
-
-for _name, _ready in READY.items():
-    if not _ready.world:
-        _add_comparison(_name, _ready.help)
-
-
-@run_app.command(name="efficient", help=READY["efficient"].help)
-def _efficient(
-    *,
-    corpus: opt.Corpus | None = None,
-    facts: opt.Facts | None = None,
-    exam: opt.Exam | None = None,
-    models: _SeveralModels = _SEVERAL,
-) -> None:
-    _compare("efficient", (corpus, None, facts, exam), models)
-
-
-def _target(study: str, out: Path | None) -> Path:
-    from attnlab import machine
-    from attnlab.store import runs
-
-    machine.require_single_process("a study")
-    return out or runs.unused_path(study)
-
-
-def _compare(study: str, data: tuple[str | None, ...], models: _SeveralModels) -> None:
-    from attnlab.studies import compare
-    from attnlab.studies.ready import ready_plan
-
-    folder = _target(study, models.out)
-    compare.STUDY.begin(ready_plan(study, compare.Data(*data), **models.options()), folder, console)
+        run_app.command(f"{__name__}:{_name}", name=_name, help=_listing.card)

@@ -15,6 +15,7 @@ from attnlab import config
 from attnlab.config import RunConfig, from_text, require_seed
 from attnlab.errors import UserError
 
+MOST_SEEDS = 1000
 SETTINGS_HINT = "Any setting can be given as --model.n_head 4; `attnlab settings` lists them."
 
 
@@ -134,6 +135,30 @@ def read_seeds(text: str | None) -> int | list[int] | None:
     except ValueError:
         raise UserError(f"--seeds takes a number, or seeds such as 3,4,5, not '{text}'") from None
     return numbers if "," in text else numbers[0]
+
+
+def seed_numbers(seeds: int | Sequence[int] | None, usual: int = 5) -> tuple[int, ...]:
+    """The seeds 0 to n - 1 for a number n, which is `usual` for None; a list of seeds unchanged."""
+    if isinstance(seeds, int) and not 1 <= seeds <= MOST_SEEDS:
+        raise UserError(
+            f"--seeds must be a number from 1 to {MOST_SEEDS}, or seeds such as 3,4,5, not {config.shortened(seeds)}"
+        )
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(range(usual) if seeds is None else seeds)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise UserError(f"--seeds must be a number of at least 1, or different seeds such as 3,4,5, not {seeds}")
+    for seed in numbers:
+        require_seed(seed)
+    return numbers
+
+
+def _seeds(_kind: object, tokens: Sequence[Any]) -> tuple[int, ...]:
+    """A number of seeds, or seeds joined by commas, in one argument."""
+    return seed_numbers(read_seeds(tokens[0].value))
+
+
+SeedNumbers = Annotated[
+    tuple[int, ...], Parameter(converter=_seeds, n_tokens=1), about("Number of seeds, or a list such as 3,4,5.")
+]
 
 
 def read_numbers(text: str | None, name: str) -> list[int] | None:

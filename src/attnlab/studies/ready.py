@@ -1,36 +1,17 @@
-"""Predefined comparisons: the questions of the course reports, with seeds and tests.
-
-The command line reads their names and help at start-up: modules that need torch are imported where they are used.
-"""
+"""Predefined comparisons: the questions of the course reports, with seeds and tests."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
-from attnlab.config import Settings, merge
+from attnlab import registry
+from attnlab.config import Settings
 from attnlab.errors import UserError
-
-if TYPE_CHECKING:
-    from attnlab.studies.compare.plan import Data, Plan, Published
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """A predefined comparison."""
-
-    help: str
-    title: str
-    question: str
-    variants: tuple[str, ...]
-    task: str
-    preset: str | None = None
-    world: str | None = None  # built-in people, unless they are those of the task
-    seeds: int | None = None  # unless as many as in every comparison
-
-
-# Comparisons on sentences train as the course reports did: padded to 100 tokens, in batches of 32 drawn with replacement.
-_AS_REPORTED = {"task": {"options": {"padded": True, "replacement": True}}, "train": {"rows_per_batch": 32}}
+from attnlab.studies import options as opt
+from attnlab.studies.compare.plan import Published
+from attnlab.studies.compare.study import Compare
+from attnlab.studies.study import study
 
 # Published in the course reports: single runs on the training sentences with this checksum.
 NEWS = "17ae3420b2f8ab5d703bbeaaa09c8f64e77047ffe56063ce311ad1d72910c015"
@@ -50,83 +31,104 @@ PUBLISHED = {
     },
 }
 
-READY = {
-    "additive-vs-dot": _Ready(
-        "Compare additive with dot-product attention on sentences.",
-        "Additive or dot-product attention?",
-        "Does a score W2 tanh(W1 [q; k]) learn more from the same sentences than a product of queries and keys?",
-        ("dot", "additive"),
-        "words",
-    ),
-    "shared-projections": _Ready(
-        "Compare shared projections of queries, keys and values with separate ones.",
-        "Must queries, keys and values differ?",
-        "What does a model lose if queries and keys, or queries, keys and values, share one projection?",
-        ("dot", "shared_qk", "shared_qkv"),
-        "words",
-    ),
-    "masking": _Ready(
-        "Test a mask of zeros after the softmax: its gain is a leak.",
-        "Zeros after the softmax, or minus infinity before it?",
-        "The course reports found a lower perplexity if later words get weight zero after the softmax. Is it better?",
-        ("dot", "zero_mask"),
-        "words",
-    ),
-    "efficient": _Ready(
-        "Compare what every mechanism remembers, with its time and memory.",
-        "What does every mechanism remember?",
-        "Which mechanisms remember what they read as well as dot-product attention, and at what cost in time and memory?",
-        (),
-        "recall",
-        preset="quick",
-        world="people:1000",
-        seeds=3,
-    ),
-}
-
 
 def sound_mechanisms() -> tuple[str, ...]:
     """All mechanisms except those that are wrong on purpose and their controls; dot first."""
-    from attnlab import registry
-
     entries = [registry.find("mechanism", name) for name in registry.names("mechanism")]
-    defects = {one.name for one in entries if one.defect}
-    kept = [one.name for one in entries if not any(one.name.startswith(wrong) for wrong in defects)]
+    defects = {entry.name for entry in entries if entry.defect}
+    kept = [entry.name for entry in entries if not any(entry.name.startswith(wrong) for wrong in defects)]
     return ("dot", *(name for name in kept if name != "dot"))
 
 
-def _published(study: _Ready, data: Data) -> tuple[Published, ...]:
-    """Published figures of a study's mechanisms, if the corpus is the one they were measured on."""
-    from attnlab import corpora
-    from attnlab.studies.compare.plan import Published
+@dataclass(frozen=True, kw_only=True)
+class _Ready(Compare):
+    """A comparison that names its mechanisms and its task itself."""
 
-    if data.corpus is None or corpora.load_corpus(data.corpus).sha256 != NEWS:
-        return ()
-    names = [name for name in study.variants if name in PUBLISHED]
-    return tuple(Published(name, PUBLISHED[name], "course reports, one run each") for name in names)
+    vary: opt.Hidden[str | None] = None
+
+    def completed(self) -> Self:
+        """Refuse another mechanism, and fill in the defaults."""
+        if "mechanism" in self.given.get("model", {}):
+            raise UserError(f"study {self.name} chooses its mechanisms: compare others with `attnlab compare`")
+        return super().completed()
 
 
-def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, **asked: Any) -> Plan:
-    """The plan of a predefined comparison with the user's changes; `asked` as in make_plan."""
-    from attnlab.studies.compare.plan import Data, make_plan
+@dataclass(frozen=True, kw_only=True)
+class _OnSentences(_Ready):
+    """A comparison that trains as the course reports did: padded to 100 tokens, batches of 32 drawn with replacement."""
 
-    one = READY[name]
-    if "mechanism" in given.get("model", {}):
-        raise UserError(f"study {name} chooses its mechanisms: compare others with `attnlab compare`")
-    changed = bool(given or asked.get("preset") or asked.get("config"))
-    own = data != Data()
-    usual = Data(one.world, None, f"{one.world}:train", f"{one.world}:dev") if one.world else Data()
-    asked["preset"] = asked.get("preset") or one.preset
-    asked["seeds"] = asked.get("seeds") or one.seeds
-    return make_plan(
-        one.variants or sound_mechanisms(),
-        task=one.task,
-        given=merge(_AS_REPORTED if not one.world else {}, given),
-        data=data if own or quick else usual,
-        quick=quick,
-        study=name,
-        title=one.title,
-        question=one.question,
-        published=_published(one, data) if not one.world and not changed else (),
-        **asked,
+    task: opt.Hidden[str | None] = "words"
+    facts: opt.Hidden[str | None] = None
+    exam: opt.Hidden[str | None] = None
+
+    usual: ClassVar[Settings] = {
+        "task": {"options": {"padded": True, "replacement": True}},
+        "train": {"rows_per_batch": 32},
+    }
+
+    def published(self) -> tuple[Published, ...]:
+        """Return published figures, if they were measured on this corpus with these settings."""
+        changed = self.given or self.preset or self.config
+        if changed or self.corpus is None or self.data.corpus(self.corpus).sha256 != NEWS:
+            return ()
+        names = [variant.name for variant in self.variants if variant.name in PUBLISHED]
+        return tuple(Published(name, PUBLISHED[name], "course reports, one run each") for name in names)
+
+
+@study("additive-vs-dot")
+class AdditiveVsDot(_OnSentences):
+    """Compare additive with dot-product attention on sentences."""
+
+    names: opt.Hidden[tuple[str, ...]] = ("dot", "additive")
+
+    headline: ClassVar[str] = "Additive or dot-product attention?"
+    question: ClassVar[str] = (
+        "Does a score W2 tanh(W1 [q; k]) learn more from the same sentences than a product of queries and keys?"
     )
+
+
+@study("shared-projections")
+class SharedProjections(_OnSentences):
+    """Compare shared projections of queries, keys and values with separate ones."""
+
+    names: opt.Hidden[tuple[str, ...]] = ("dot", "shared_qk", "shared_qkv")
+
+    headline: ClassVar[str] = "Must queries, keys and values differ?"
+    question: ClassVar[str] = (
+        "What does a model lose if queries and keys, or queries, keys and values, share one projection?"
+    )
+
+
+@study("masking")
+class Masking(_OnSentences):
+    """Test a mask of zeros after the softmax: its gain is a leak."""
+
+    names: opt.Hidden[tuple[str, ...]] = ("dot", "zero_mask")
+
+    headline: ClassVar[str] = "Zeros after the softmax, or minus infinity before it?"
+    question: ClassVar[str] = (
+        "The course reports found a lower perplexity if later words get weight zero after the softmax. Is it better?"
+    )
+
+
+@study("efficient")
+class Efficient(_Ready):
+    """Compare what every mechanism remembers, with its time and memory."""
+
+    task: opt.Hidden[str | None] = "recall"
+    dev: opt.Hidden[str | None] = None
+    probe: opt.Hidden[tuple[str, ...]] = ()
+
+    headline: ClassVar[str] = "What does every mechanism remember?"
+    question: ClassVar[str] = (
+        "Which mechanisms remember what they read as well as dot-product attention, and at what cost in time and memory?"
+    )
+
+    def completed(self) -> Self:
+        """Take all sound mechanisms, 1,000 people and three seeds, unless the user chooses otherwise."""
+        if self.variants:
+            return self
+        plan = replace(self, names=sound_mechanisms(), preset=self.preset or "quick", seeds=self.seeds or (0, 1, 2))
+        if not (self.quick or self.corpus or self.facts or self.exam):
+            plan = replace(plan, corpus="people:1000", facts="people:1000:train", exam="people:1000:dev")
+        return super(Efficient, plan).completed()

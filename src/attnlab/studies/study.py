@@ -147,8 +147,7 @@ class Study(Generic[R]):
         refuse_existing(folder)
         plan = self.completed().with_absolute_paths()
         plan.check()
-        stored = StoredStudy(_reference(type(self)), msgspec.Raw(records.encode(plan)), plan._all_fingerprints())
-        write_folder(folder, "study", {_STUDY: records.encode(stored), **plan.files()})
+        write_folder(folder, "study", {_STUDY: plan.study_json(), **plan.files()})
         return plan.resume(folder, console)
 
     def resume(self, folder: Path, console: Console) -> Outcome[R]:
@@ -177,13 +176,27 @@ class Study(Generic[R]):
     def _result(self, folder: Path, console: Console) -> R:
         """The stored result; a study without one is trained and judged first."""
         if not is_written(folder / _RESULT):
-            stored = records.read(StoredStudy, folder / _STUDY)
-            _refuse_changes(stored.fingerprints, self._all_fingerprints())
+            self.refuse_changes(folder)
             self.train(folder, console)
             result = self.judge(folder, console)
             write_document(self.document(result), folder)
             add_files(folder, {_RESULT: records.encode(result)})
         return self.read_result(folder)
+
+    def study_json(self) -> bytes:
+        """Return the content of study.json."""
+        plan = msgspec.Raw(records.encode(self))
+        return records.encode(StoredStudy(_reference(type(self)), plan, self._all_fingerprints()))
+
+    def refuse_changes(self, folder: Path) -> None:
+        """Refuse to resume if data, settings or code have changed since the study began."""
+        before, now = records.read(StoredStudy, folder / _STUDY).fingerprints, self._all_fingerprints()
+        changed = [name for name in before if now.get(name) != before[name]]
+        if changed:
+            raise UserError(
+                f"{', '.join(changed)} changed since this study began, and its runs would not belong together:"
+                " restore what changed, or start a new study"
+            )
 
     def with_absolute_paths(self) -> Self:
         """Return the plan with paths that are valid in any folder."""
@@ -222,16 +235,6 @@ def code_of(folder: Path) -> list[str]:
     stored = records.read(StoredStudy, folder / _STUDY)
     named = code_named_in(records.decode(dict, bytes(stored.plan), folder / _STUDY))
     return [*named, *([stored.study] if ".py:" in stored.study else [])]
-
-
-def _refuse_changes(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuse to resume a study whose data, settings or code have changed since it began."""
-    changed = [name for name in before if now.get(name) != before[name]]
-    if changed:
-        raise UserError(
-            f"{', '.join(changed)} changed since this study began, and its runs would not belong together:"
-            " restore what changed, or start a new study"
-        )
 
 
 def checksums_of_files(paths: list[Path]) -> dict[str, str]:

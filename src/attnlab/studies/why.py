@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import torch
 from rich.console import Console
@@ -34,20 +34,21 @@ from attnlab.lm.evaluate import encode_questions
 from attnlab.lm.exams import Score, majority
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.tokenizers import Tokenizer
+from attnlab.report.document import Document, strict
+from attnlab.report.parts import StudyResult
 from attnlab.report.why import document
 from attnlab.report.words import capital, count, interval, percent, plural, signed, span
-from attnlab.store.records import flat, optional
-from attnlab.store.runs import lineage, unused_path
-from attnlab.studies.compare import Plan
+from attnlab.store.records import flat, optional, plain
+from attnlab.store.runs import lineage
+from attnlab.studies import options as opt
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import Testing, compare_answers, settings_of
-from attnlab.studies.compare.plan import fingerprints, seed_numbers, try_once
+from attnlab.studies.compare.plan import Grid, try_once
 from attnlab.studies.compare.records import Record, Records, notes_on, read_records, whole_result
 from attnlab.studies.compare.variants import Variant
-from attnlab.studies.legacy import Result, Study, StudyResult
+from attnlab.studies.options import seed_numbers
+from attnlab.studies.study import study
 from attnlab.studies.workers import read_workers
-
-__all__ = ["STUDY", "check", "make_plan", "measure"]
 
 _Way = Literal["nothing", "lines", "views"]
 _Table = Sequence[Sequence[bool]]  # seeds x people
@@ -118,51 +119,6 @@ def grid(forms: Sequence[int], exposures: Sequence[int]) -> tuple[Cell, ...]:
     return tuple(cells)
 
 
-def make_plan(
-    *,
-    world: str | None = None,
-    forms: Sequence[int] | None = None,
-    exposures: Sequence[int] | None = None,
-    seeds: int | Sequence[int] | None = None,
-    preset: str | None = None,
-    config: Path | None = None,
-    given: Settings | None = None,
-    workers: int | str = 0,
-    quick: bool = False,
-    command: str = "attnlab run why",
-) -> Plan:
-    """Make the plan of the study; nothing is trained."""
-    if quick and (world or forms or exposures):
-        raise UserError(
-            "--quick chooses its own people, forms and exposures: leave --corpus, --forms and --exposures out"
-        )
-    forms = _distinct_numbers("forms", forms or (_QUICK_FORMS if quick else _FORMS))
-    exposures = _distinct_numbers("exposures", exposures or (_QUICK_EXPOSURES if quick else _EXPOSURES))
-    world = _checked_world(world or (_QUICK_WORLD if quick else _WORLD), max(forms))
-    if 1 not in forms:
-        raise UserError("--forms must hold 1, with which several forms are compared, such as --forms 1,4")
-    _refuse_chosen(given or {})
-    file = str(config.resolve()) if config else None
-    base = Variant("", preset or _PRESET, file, absolute_given(given or {})).with_default("train", "threads", 1)
-    variants = tuple(cell.variant(world, base) for cell in grid(forms, exposures))
-    numbers = seed_numbers(seeds, _QUICK_SEEDS if quick else _SEEDS)
-    threads = variants[0].settings(0).train.threads or 1
-    return Plan(
-        variants,
-        "forms and exposures",
-        numbers,
-        corpus=world,
-        facts=f"{world}:train",
-        exam=f"{world}:test",
-        workers=read_workers(workers, threads, len(variants) * len(numbers)),
-        study="why",
-        title=_TITLE,
-        question=_QUESTION,
-        command=command,
-        quick=quick,
-    )
-
-
 def _distinct_numbers(name: str, numbers: Sequence[int]) -> tuple[int, ...]:
     if not numbers or min(numbers) < 1 or len(set(numbers)) < len(numbers):
         raise UserError(f"--{name} takes different numbers of at least 1, such as 1,2,4, not {numbers}")
@@ -190,12 +146,12 @@ def _refuse_chosen(given: Settings) -> None:
             )
 
 
-def cells_of(plan: Plan) -> tuple[Cell, ...]:
+def cells_of(plan: Grid[Any]) -> tuple[Cell, ...]:
     """The cells of a plan, in order."""
     return tuple(Cell.named(one.name) for one in plan.variants)
 
 
-def check(plan: Plan) -> None:
+def check(plan: Grid[Any]) -> None:
     """Find errors before training; cells with the same text differ in epochs only, so one of them is checked."""
     assert plan.exam is not None
     exam, cells = [item.question for item in plan.data.questions(plan.exam)], cells_of(plan)
@@ -210,16 +166,6 @@ def check(plan: Plan) -> None:
             stages.check_settings(variant.settings(plan.seeds[0], stage), sources, tokenizer)
         encode_questions(tokenizer, exam, settings.model.block_size)
     try_once(plan.variants[0], plan.seeds[0])
-
-
-def measure(*, out: Path | str | None = None, console: Console | None = None, **asked: Any) -> Result:
-    """Run the whole study from Python, silently without a console; `asked` as in make_plan.
-
-    why.measure(world="people:300", forms=(1, 4), exposures=(50, 100), seeds=3)["verdict"]
-    """
-    said = ", ".join(f"{key}={value!r}" for key, value in asked.items())
-    plan = make_plan(**{"command": f"why.measure({said})", **asked})
-    return STUDY.begin(plan, Path(out) if out else unused_path("why"), console or Console(quiet=True))
 
 
 # From finished runs to a result
@@ -323,7 +269,9 @@ class WorldSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _WhyResult(StudyResult):
+class WhyResult(StudyResult):
+    """The result of the study."""
+
     kind: str = "why"
     study: str = "why"
     question: str
@@ -341,7 +289,7 @@ class _WhyResult(StudyResult):
     explanation: list[str]
 
 
-def judge(plan: Plan, folder: Path) -> _WhyResult:
+def judge(plan: Grid[Any], folder: Path) -> WhyResult:
     """Judge the finished runs of the study."""
     assert plan.corpus is not None
     assert plan.facts is not None
@@ -357,9 +305,9 @@ def judge(plan: Plan, folder: Path) -> _WhyResult:
     comparisons = compare_all(cells_of(plan), records)
     told = _explained(roles(cells_of(plan))) if begun else []
     stored = compare_stored({name: (hearts[name], _asked(records[name], begun)) for name in told})
-    return _WhyResult(
-        title=plan.title,
-        question=plan.question,
+    return WhyResult(
+        title=_TITLE,
+        question=_QUESTION,
         command=plan.command,
         seconds=round(sum(one.values["seconds"] + one.measured.measuring for one in every), 1),
         quick=plan.quick,
@@ -377,7 +325,7 @@ def judge(plan: Plan, folder: Path) -> _WhyResult:
     )
 
 
-def _refuse_other_runs(plan: Plan, records: Records) -> None:
+def _refuse_other_runs(plan: Grid[Any], records: Records) -> None:
     """Refuse runs whose settings are not those of their cell and seed, since they were moved or changed."""
     for name, rows in records.items():
         variant = plan.find(name)
@@ -545,7 +493,7 @@ def _together(effects: Sequence[Effect]) -> list[Effect]:
     ]
 
 
-def _settings(plan: Plan, records: Records) -> dict[str, dict[str, Any]]:
+def _settings(plan: Grid[Any], records: Records) -> dict[str, dict[str, Any]]:
     """The settings of representative runs: cells differ in epochs, text and, for views, the task."""
     names = roles(cells_of(plan))
     return {
@@ -679,17 +627,64 @@ def _for_your_corpus(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list
     return [words]
 
 
-def train(plan: Plan, folder: Path, console: Console) -> None:
-    """Train and measure every run."""
-    train_all(plan, folder, console)
+@study("why")
+class Why(Grid[WhyResult]):
+    """Test why reading helps: accuracy by number of exposures and sentence forms."""
 
+    seeds: Annotated[opt.SeedNumbers, opt.default("3; with --quick 1")] = ()
+    corpus: Annotated[opt.Corpus | None, opt.about("Built-in people, such as people:300.")] = None
+    facts: opt.Hidden[str | None] = None
+    exam: opt.Hidden[str | None] = None
+    forms: Annotated[opt.Numbers, opt.about("Numbers of sentence forms per person."), opt.default("1,2,4,8")] = ()
+    exposures: Annotated[
+        opt.Numbers, opt.about("Numbers of times that each person is read."), opt.default("8,24,48")
+    ] = ()
 
-STUDY = Study(
-    plan=Plan,
-    name=lambda _: "why",
-    check=check,
-    fingerprints=fingerprints,
-    train=train,
-    judge=lambda plan, folder, _: judge(plan, folder),
-    document=document,
-)
+    def completed(self) -> Self:
+        """Resolve the grid to variants, and fill in the usual people, forms, exposures and seeds."""
+        if self.variants:
+            return self
+        quick, asked = self.quick, (self.corpus, self.forms, self.exposures)
+        if quick and any(asked):
+            raise UserError(
+                "--quick chooses its own people, forms and exposures: leave --corpus, --forms and --exposures out"
+            )
+        forms = _distinct_numbers("forms", self.forms or (_QUICK_FORMS if quick else _FORMS))
+        exposures = _distinct_numbers("exposures", self.exposures or (_QUICK_EXPOSURES if quick else _EXPOSURES))
+        world = _checked_world(self.corpus or (_QUICK_WORLD if quick else _WORLD), max(forms))
+        if 1 not in forms:
+            raise UserError("--forms must hold 1, with which several forms are compared, such as --forms 1,4")
+        _refuse_chosen(self.given)
+        file = str(self.config.resolve()) if self.config else None
+        base = Variant("", self.preset or _PRESET, file, absolute_given(self.given)).with_default("train", "threads", 1)
+        variants = tuple(cell.variant(world, base) for cell in grid(forms, exposures))
+        seeds = self.seeds or seed_numbers(_QUICK_SEEDS if quick else _SEEDS)
+        threads = variants[0].settings(0).train.threads or 1
+        workers = read_workers(self.workers, threads, len(variants) * len(seeds))
+        return replace(
+            self,
+            variants=variants,
+            seeds=seeds,
+            workers=str(workers),
+            config=None,
+            given={},
+            corpus=world,
+            facts=f"{world}:train",
+            exam=f"{world}:test",
+        )
+
+    def check(self) -> None:
+        """Find errors before training."""
+        check(self)
+
+    def train(self, folder: Path, console: Console) -> None:
+        """Train and measure every run."""
+        train_all(self, folder, console)
+
+    def judge(self, folder: Path, console: Console) -> WhyResult:
+        """Judge the finished runs."""
+        return judge(self, folder)
+
+    def document(self, result: WhyResult) -> Document:
+        """Return the report."""
+        return document(strict(plain(result)))

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from attnlab.lm.model import LanguageModel
 from attnlab.measure import audit
-from attnlab.studies import compare as comparing
-from attnlab.studies.compare import jobs
+from attnlab.studies.compare import Compare, compare, jobs
 from attnlab.studies.compare.job import work
 from attnlab.studies.compare.records import read_result
 
@@ -30,7 +29,7 @@ def small() -> dict[str, Any]:
     return SMALL
 
 
-def train_here(plan: comparing.Plan, folder: Path, _: Console) -> list[Any]:
+def train_here(plan: Compare, folder: Path, _: Console) -> list[Any]:
     """Train in this process, which is faster; test_a_stopped_comparison_goes_on and others start processes."""
     for name, seed in plan.order():
         work(folder, name, seed)
@@ -64,7 +63,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(jobs, "try_all", train_here)
         patched.setattr(audit, "audit_module", audit_once)
-        comparing.compare("dot", "zero_mask", "shared_qk", seeds=2, out=folder, **WORDS)
+        compare("dot", "zero_mask", "shared_qk", seeds=2, out=folder, **WORDS)
     return folder, read_result(folder)
 
 
@@ -76,7 +75,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(jobs, "try_all", train_here)
         patched.setattr(audit, "audit_module", audit_once)
-        comparing.compare(
+        compare(
             *("dot", "linear"),
             **{**WORDS, "given": given},
             seeds=2,

@@ -9,8 +9,9 @@ import pytest
 
 from attnlab import corpora
 from attnlab.store.folders import read_json
-from attnlab.studies import MODULES, ready
-from attnlab.studies.compare import Data
+from attnlab.studies import ready
+from attnlab.studies.compare import Compare
+from attnlab.studies.study import find
 from verbs import call
 
 TINY = ["--model.n_layer", "1", "--model.n_head", "2", "--model.n_embd", "16", "--model.block_size", "32"]
@@ -26,7 +27,7 @@ def test_a_study_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "zero_mask" in said
     assert "sees the future" in said
     result = read_json(out / "result.json")
-    assert result["study"] == "masking"
+    assert result["kind"] == "masking"
     assert result["settings"]["dot"]["task"]["options"] == {"padded": True, "replacement": True, "longest": "30"}
     assert result["settings"]["dot"]["train"]["rows_per_batch"] == 32
     assert call("runs", tmp_path, "--json") == 0
@@ -60,8 +61,8 @@ def test_a_plan_trains_nothing(
         (["compare", "small", "mingpt"], "settings"),
         (["run", "masking", "--seed", "1"], "--seed is for recall, reports, trust, not for masking"),
         (["run", "masking", "--model.mechanism", "dot"], "chooses its mechanisms"),
-        (["run", "recall", "--seeds", "3"], "is for why, additive-vs-dot"),
-        (["run", "nosuch"], "unknown command 'nosuch': choose from"),
+        (["run", "recall", "--seeds", "3"], "--seeds is for additive-vs-dot"),
+        (["run", "nosuch"], "unknown study 'nosuch': choose from"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,11 +72,11 @@ def test_mistakes_end_in_one_line(arguments: list[str], says: str, capsys: pytes
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ready.READY)
-def test_a_ready_comparison_is_a_command_and_a_study(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("run", name, "--help") == 0
-    assert ready.READY[name].help in " ".join(capsys.readouterr().out.split())
-    assert MODULES[name] == MODULES["compare"]
+@pytest.mark.parametrize("cls", [ready.AdditiveVsDot, ready.SharedProjections, ready.Masking, ready.Efficient])
+def test_a_ready_comparison_is_a_command_and_a_study(cls: type[Compare], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", cls.name, "--help") == 0
+    assert str(cls.__doc__) in " ".join(capsys.readouterr().out.split())
+    assert find(cls.name) is cls
 
 
 def test_efficient_takes_every_sound_mechanism() -> None:
@@ -83,7 +84,8 @@ def test_efficient_takes_every_sound_mechanism() -> None:
     assert names[0] == "dot"
     assert {"additive", "performer", "bigbird", "linformer", "perceiver", "synthesizer"} <= set(names)
     assert not {"zero_mask", "zero_mask_control"} & set(names)
-    assert ready.READY["efficient"].task == "recall"
+    plan = ready.Efficient().completed()
+    assert (plan.task, plan.seeds, len(plan.variants)) == ("recall", (0, 1, 2), len(names))
 
 
 def test_published_figures_stand_beside_those_of_the_same_corpus_only(
@@ -94,20 +96,19 @@ def test_published_figures_stand_beside_those_of_the_same_corpus_only(
     news.write_text("One sentence .\nAnother sentence .\n", encoding="utf-8")
     other.write_text("One sentence .\nA third sentence .\n", encoding="utf-8")
     monkeypatch.setattr(ready, "NEWS", corpora.load_corpus(str(news)).sha256)
-    data = Data(corpus=str(news), dev=str(other))
-    plan = ready.ready_plan("masking", data, given={})
-    assert [one.values for one in plan.published] == [ready.PUBLISHED[name] for name in ("dot", "zero_mask")]
-    additive = ready.ready_plan("additive-vs-dot", data, given={})
-    assert [one.name for one in additive.published] == ["dot", "additive"]
+    plan = ready.Masking(corpus=str(news), dev=str(other)).completed()
+    assert [one.values for one in plan.published()] == [ready.PUBLISHED[name] for name in ("dot", "zero_mask")]
+    additive = ready.AdditiveVsDot(corpus=str(news), dev=str(other)).completed()
+    assert [one.name for one in additive.published()] == ["dot", "additive"]
     assert additive.variants[1].settings(0).train.rows_per_batch == 32  # trained as reported
-    assert ready.ready_plan("masking", Data(corpus=str(other), dev=str(news)), given={}).published == ()
-    assert ready.ready_plan("masking", data, given={"train": {"lr": 1.0}}).published == ()
-    assert ready.ready_plan("masking", Data(), given={}).published == ()
+    assert ready.Masking(corpus=str(other), dev=str(news)).completed().published() == ()
+    changed = ready.Masking(corpus=str(news), dev=str(other), given={"train": {"lr": 1.0}})
+    assert changed.completed().published() == ()
+    assert ready.Masking().completed().published() == ()
 
 
 def test_quick_means_less_of_the_built_in_data() -> None:
-    assert ready.ready_plan("efficient", Data(), given={}).corpus == "people:1000"
-    assert ready.ready_plan("efficient", Data(), given={}, quick=True).corpus == "people:300"
-    masking = ready.ready_plan("masking", Data(), given={}, quick=True)
-    assert masking.variants[0].settings(0).train.epochs == 2
-    assert ready.ready_plan("masking", Data(), given={}).variants[0].settings(0).train.epochs == 10
+    assert ready.Efficient().completed().corpus == "people:1000"
+    assert ready.Efficient(quick=True).completed().corpus == "people:300"
+    assert ready.Masking(quick=True).completed().variants[0].settings(0).train.epochs == 2
+    assert ready.Masking().completed().variants[0].settings(0).train.epochs == 10

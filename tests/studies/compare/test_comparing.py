@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from plans import data, make_plan
 from rich.console import Console
 
 from attnlab import corpora, stats
@@ -23,28 +24,27 @@ from attnlab.lm import perplexity, stages
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.perplexity import SentenceLosses
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.store.folders import locked, read_json
-from attnlab.store.records import plain, restored
+from attnlab.store.folders import locked
 from attnlab.store.runs import Run
-from attnlab.studies import compare as comparing
+from attnlab.studies.compare import compare
 from attnlab.studies.compare.job import quality
 from attnlab.studies.compare.records import read_records, read_result, some
 from attnlab.studies.compare.tuning import stored_plan
+from attnlab.studies.study import load
 from verbs import reseal
 
 Compared = tuple[Path, Any]
 TEXT: dict[str, Any] = {"corpus": "prose:100:train", "dev": "prose:100:dev"}
 
 
-def copied(compared: Compared, tmp_path: Path) -> tuple[Path, comparing.Plan]:
+def copied(compared: Compared, tmp_path: Path) -> tuple[Path, Any]:
     folder = tmp_path / "study"
     shutil.copytree(compared[0], folder)
-    return folder, restored(comparing.Plan, read_json(folder / "study.json")["plan"])
+    return folder, load(folder)
 
 
-def resumed(folder: Path, plan: comparing.Plan) -> Any:
-    comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
-    return read_result(folder)
+def resumed(folder: Path, plan: Any) -> Any:
+    return plan.resume(folder, Console(quiet=True)).result
 
 
 def test_the_leaking_one_is_found_and_its_gain_not_believed(compared: Compared) -> None:
@@ -71,7 +71,7 @@ def test_figures_are_those_of_the_runs(compared: Compared) -> None:
             )
             assert run.values["dev_token_perplexity"] == pytest.approx(losses.token_perplexity)
             assert variant.values["dev_token_perplexity"].each[at] == run.values["dev_token_perplexity"]
-            assert [step["loss"] for step in run.metrics] == [step.loss for step in there.metrics()]
+            assert run.curve.losses == [step.loss for step in there.metrics()]
             lines = corpora.load_corpus("prose:100:dev").lines
             again = perplexity.sentence_losses(*load_model(there.model), lines, longest=100)
             assert again.losses == pytest.approx(losses.losses, abs=1e-5)
@@ -81,7 +81,7 @@ def test_figures_are_those_of_the_runs(compared: Compared) -> None:
 
 def test_tests_are_those_of_stats_with_holm(compared: Compared) -> None:
     folder, result = compared
-    plan = restored(comparing.Plan, read_json(folder / "study.json")["plan"])
+    plan = load(folder)
     records = read_records(plan, folder)
     losses = {
         name: [SentenceLosses.from_csv((row.folder / "dev.csv").read_text()) for row in rows]
@@ -143,7 +143,7 @@ def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path, req
     thread = threading.Thread(target=stop)
     thread.start()
     with pytest.raises(Interrupted, match=f"Resume with: attnlab resume {folder}"):
-        comparing.compare("dot", "linear", seeds=1, workers=1, out=folder, task="words", given=slow, **TEXT)
+        compare("dot", "linear", seeds=1, workers=1, out=folder, task="words", given=slow, **TEXT)
     thread.join()
     stopped = Run.open(folder / "dot" / "seed-0")
     assert not stopped.complete
@@ -182,33 +182,33 @@ def test_what_changed_since_the_beginning_is_refused(compared: Compared, tmp_pat
     (folder / "study.json").write_text(json.dumps(stored))
     reseal(folder)
     with pytest.raises(UserError, match="dev changed since this study began"):
-        comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
+        plan.resume(folder, Console(quiet=True))
 
 
 def test_two_at_once_on_one_folder_are_refused(compared: Compared, tmp_path: Path) -> None:
     folder, plan = copied(compared, tmp_path)
     with locked(folder), pytest.raises(UserError, match="is being written by another process"):
-        comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
+        plan.resume(folder, Console(quiet=True))
 
 
 @pytest.mark.usefixtures("in_process")
 def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Path) -> None:
     folder, result = compared
     names = [str(folder / name / f"seed-{seed}") for name in ("dot", "shared_qk") for seed in (0, 1)]
-    comparing.compare(*names, dev="prose:100:dev", out=tmp_path / "again")
+    compare(*names, dev="prose:100:dev", out=tmp_path / "again")
     again: Any = read_result(tmp_path / "again")
     assert [one.name for one in again.variants] == ["dot", "shared_qk"]
     assert again.variants[0].values["dev_token_perplexity"] == result.variants[0].values["dev_token_perplexity"]
     with pytest.raises(UserError, match="no run of shared_qk with seed 1"):
-        comparing.make_plan(names[:3], data=comparing.Data(dev="prose:100:dev"))
+        make_plan(names[:3], data=data(dev="prose:100:dev"))
     with pytest.raises(UserError, match="are both dot with seed 0"):
-        comparing.make_plan([names[0], *names], data=comparing.Data(dev="prose:100:dev"))
+        make_plan([names[0], *names], data=data(dev="prose:100:dev"))
     with pytest.raises(UserError, match="is not a run, and finished runs are compared with finished runs only"):
-        comparing.make_plan([names[0], "dot"])
+        make_plan([names[0], "dot"])
     with pytest.raises(UserError, match="there is no run runs/nope: name the folder"):
-        comparing.make_plan(["runs/nope", "runs/other"])
+        make_plan(["runs/nope", "runs/other"])
     with pytest.raises(UserError, match="differ in nothing but the seed: score their predictions"):
-        comparing.make_plan([name for name in names if "dot" in Path(name).parts])
+        make_plan([name for name in names if "dot" in Path(name).parts])
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +245,7 @@ def test_fine_tuned_runs_without_a_corpus_are_compared(
     tuned: Path, pair: str, corpus: str | None, tmp_path: Path
 ) -> None:
     names = [str(tuned / name) for name in pair]
-    comparing.compare(*names, exam="people:60:dev", out=tmp_path / "study")
+    compare(*names, exam="people:60:dev", out=tmp_path / "study")
     result: Any = read_result(tmp_path / "study")
     assert result.data.corpus == corpus
     assert [one.name for one in result.variants] == ["train.lr=0.001", "train.lr=0.002"]
@@ -253,10 +253,10 @@ def test_fine_tuned_runs_without_a_corpus_are_compared(
     assert result.comparisons[0].effect.details.questions == len(corpora.load_questions("people:60:dev"))
     assert result.variants[0].exam.commonest
     if corpus:  # what it was pretrained on says what to ask
-        assert comparing.make_plan(names).exam == "people:60:dev"
+        assert make_plan(names).exam == "people:60:dev"
     else:
         with pytest.raises(UserError, match="name what to measure the runs on"):
-            comparing.make_plan(names)
+            make_plan(names)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_fine_tuned_runs_without_a_corpus_are_compared(
 )
 def test_runs_with_other_bases_are_refused_before_measuring(tuned: Path, other: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        comparing.make_plan([str(tuned / "a"), str(tuned / other)], data=comparing.Data(exam="people:60:dev"))
+        make_plan([str(tuned / "a"), str(tuned / other)], data=data(exam="people:60:dev"))
 
 
 @pytest.mark.processes
@@ -279,14 +279,14 @@ def test_a_job_that_fails_says_why(compared: Compared, tmp_path: Path) -> None:
     shutil.rmtree(folder / "measured" / "dot" / "seed-1")
     (folder / "dot" / "seed-1" / "model" / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(AttnlabError, match="1 of 6 runs failed, the first dot, seed 1: .*logs.* tries again"):
-        comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
+        plan.resume(folder, Console(quiet=True))
 
 
 @pytest.mark.usefixtures("in_process")
 def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:
     given = {"model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "vocab_size": 300}, "train": {"epochs": 2.0}}
     world = {"corpus": "people:60", "facts": "people:60:train", "exam": "people:60:dev"}
-    comparing.compare("dot", "linear", seeds=1, given=given, out=tmp_path / "study", **world)
+    compare("dot", "linear", seeds=1, given=given, out=tmp_path / "study", **world)
     result: Any = read_result(tmp_path / "study")
     assert result.figures[0].key == "accuracy"
     (one,) = result.comparisons

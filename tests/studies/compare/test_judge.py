@@ -7,11 +7,12 @@ import math
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from plans import data, make_plan
 
 from attnlab import stats
 from attnlab.corpora import Question, load_questions
@@ -19,7 +20,7 @@ from attnlab.errors import UserError
 from attnlab.lm.exams import Examination
 from attnlab.lm.perplexity import SentenceLosses
 from attnlab.store.runs import FORMAT
-from attnlab.studies import compare as comparing
+from attnlab.studies.compare import Compare
 from attnlab.studies.compare.judge import judge
 from attnlab.studies.compare.records import AuditSummary
 
@@ -44,12 +45,13 @@ def losses(mean: float, seed: int) -> SentenceLosses:
     return SentenceLosses(tuple(each), (5,) * SENTENCES, (0,) * SENTENCES)
 
 
-def make_run(plan: comparing.Plan, folder: Path, name: str, seed: int, **result: Any) -> Path:
+def make_run(plan: Compare, folder: Path, name: str, seed: int, **result: Any) -> Path:
     """A finished run without a model."""
     path = plan.path(folder, name, seed)
     config = plan.find(name).settings(seed).to_dict()
-    data = {"corpus": {"source": plan.corpus, "sha256": "a"}, "facts": None}
-    write(path / "config.json", {"format": FORMAT, "stage": "pretrain", "config": config, "data": data, "base": None})
+    sources = {"corpus": {"source": plan.corpus, "sha256": "a"}, "facts": None}
+    stored = {"format": FORMAT, "stage": "pretrain", "config": config, "task": {}, "data": sources, "base": None}
+    write(path / "config.json", stored)
     write(path / "env.json", {"torch": "2"})
     write(path / "metrics.jsonl", '{"step": 1, "tokens": 9, "loss": 2.0, "seconds": 0.1, "rate": 1.0}\n')
     figures = {"final_loss": 2.0, "seconds": 10.0, "tokens": 100, "tokens_per_second": 10, "parameters": 5}
@@ -57,12 +59,12 @@ def make_run(plan: comparing.Plan, folder: Path, name: str, seed: int, **result:
     return path
 
 
-def words_study(folder: Path, means: dict[str, float], *, seeds: int = 3, ahead: float = 1.0) -> comparing.Plan:
+def words_study(folder: Path, means: dict[str, float], *, seeds: int = 3, ahead: float = 1.0) -> Compare:
     """A comparison of perplexities; the last variant reads word by word with `ahead` times its perplexity."""
     for part in ("train", "dev"):
         write(folder / f"{part}.txt", "".join(f"Sentence {number} of {part} .\n" for number in range(SENTENCES)))
-    data = comparing.Data(str(folder / "train.txt"), str(folder / "dev.txt"))
-    plan = comparing.make_plan(list(means), task="words", seeds=seeds, data=data)
+    texts = data(str(folder / "train.txt"), str(folder / "dev.txt"))
+    plan = make_plan(list(means), task="words", seeds=seeds, data=texts)
     for number, (name, mean) in enumerate(means.items()):
         for seed in plan.seeds:
             make_run(plan, folder, name, seed, seconds=10.0 * (number + 1))
@@ -86,16 +88,18 @@ def words_study(folder: Path, means: dict[str, float], *, seeds: int = 3, ahead:
     return plan
 
 
-def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> comparing.Plan:
+def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> Compare:
     """A comparison of answers."""
-    plan = comparing.make_plan(list(right), quick=True, seeds=seeds)
+    plan = make_plan(list(right), quick=True, seeds=seeds)
     for name, answer in right.items():
         for seed in plan.seeds:
             make_run(plan, folder, name, seed)
             each = [answer(seed, number) for number in range(QUESTIONS)]
             readings = {"sentences": 9, "whole": 5.0, "word_by_word": 5.0}
             figures = {
-                "answers": Examination(tuple(Question("?", str(one)) for one in each), ("True",) * QUESTIONS).score(),
+                "answers": asdict(
+                    Examination(tuple(Question("?", str(one)) for one in each), ("True",) * QUESTIONS).score()
+                ),
                 "word_by_word": readings,
                 "flops_per_token": 3.0,
                 "measuring": 1,
@@ -106,7 +110,7 @@ def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> co
     return plan
 
 
-def judged(plan: comparing.Plan, folder: Path, **audits: AuditSummary) -> Any:
+def judged(plan: Compare, folder: Path, **audits: AuditSummary) -> Any:
     return judge(plan, folder, {variant.name: audits.get(variant.name, SOUND) for variant in plan.variants})
 
 

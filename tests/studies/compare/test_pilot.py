@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plans import make_plan
 
 from attnlab import stats
 from attnlab.errors import UserError
 from attnlab.store.folders import read_json
-from attnlab.studies.compare import Plan, make_plan, plan_from_pilot, planning
+from attnlab.studies.compare import Plan, plan_from_pilot, planning
 from verbs import call, reseal
 
 Compared = tuple[Path, Any]
@@ -24,8 +25,8 @@ PARTS = stats.Components(seeds=0.05**2, items=0.2**2, rest=0.4**2, most_seeds=0.
 @pytest.fixture
 def words() -> Plan:
     """A plan on the data of the pilot `compared`."""
-    data = {"corpus": "prose:100:train", "dev": "prose:100:dev"}
-    return replace(make_plan(["dot", "shared_qk"], task="words", seeds=4), **data)
+    held = {"corpus": "prose:100:train", "dev": "prose:100:dev"}
+    return make_plan(["dot", "shared_qk"], task="words", seeds=4, data=held)
 
 
 @pytest.fixture

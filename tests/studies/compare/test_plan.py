@@ -6,12 +6,13 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from plans import data, make_plan
 
 from attnlab.errors import ConfigError, UserError
-from attnlab.store.records import plain, restored
-from attnlab.studies.compare import Data, Plan, check, make_plan
-from attnlab.studies.compare.plan import fingerprints, seen_before
-from attnlab.studies.legacy import refuse_changes
+from attnlab.store.folders import write_folder
+from attnlab.store.records import decode, encode
+from attnlab.studies.compare import Compare
+from attnlab.studies.compare.plan import seen_before
 from attnlab.studies.workers import read_workers
 
 
@@ -38,7 +39,7 @@ def test_layers_of_several_mechanisms_and_classes_in_files_are_variants(tmp_path
 
 def test_running_text_is_refused_with_what_works_instead() -> None:
     says = "task text reads running text: use --task words, with one sentence per line"
-    for asked in ({"task": "text", "data": Data("a.txt", "b.txt")}, {"vary": "task.name=words,text", "task": "words"}):
+    for asked in ({"task": "text", "data": data("a.txt", "b.txt")}, {"vary": "task.name=words,text", "task": "words"}):
         with pytest.raises(UserError, match=says):
             make_plan([] if "vary" in asked else ["dot", "linear"], **asked)  # type: ignore[arg-type]
 
@@ -62,7 +63,7 @@ def test_options_go_to_the_mechanism_that_has_them() -> None:
     plan = make_plan(["dot", "performer"], given=given, task="words")
     assert plan.varied == "model.mechanism"
     assert [one.settings(0).model.options for one in plan.variants] == [{}, {"performer": {"features": 16}}]
-    check(plan)
+    plan.check()
     with pytest.raises(ConfigError, match="not compared, 'performer'"):
         make_plan(["dot", "additive"], given=given, task="words")
 
@@ -93,14 +94,14 @@ def test_settings_files_that_differ_in_one_setting(tmp_path: Path) -> None:
         ([], {"vary": "tokenizer.min_count=1,3", "task": "words"}, "changes what is predicted"),
         ([], {"vary": "task.options.longest=20,100", "task": "words"}, "changes what is predicted"),
         (["dot", "additive"], {"workers": -1}, "--workers"),
-        (["dot", "additive"], {"probes": ("One .",)}, "--probe is for task words"),
-        (["dot", "additive"], {"task": "words", "quick": True, "data": Data("a", "b")}, "--quick is for built-in"),
+        (["dot", "additive"], {"probe": ("One .",)}, "--probe is for task words"),
+        (["dot", "additive"], {"task": "words", "quick": True, "data": data("a", "b")}, "--quick is for built-in"),
         (["dot", "additive"], {"seeds": 0}, "--seeds"),
         (["dot", "additive"], {"seeds": [1, 1]}, "--seeds"),
-        (["dot", "additive"], {"task": "words", "data": Data(corpus="a.txt")}, "go together"),
-        (["dot", "additive"], {"task": "words", "data": Data(exam="a.txt")}, "measures text"),
-        (["dot", "additive"], {"task": "recall", "data": Data(dev="a.txt")}, "--exam instead"),
-        (["dot", "additive"], {"task": "recall", "data": Data(corpus="a.txt")}, "all three"),
+        (["dot", "additive"], {"task": "words", "data": data(corpus="a.txt")}, "go together"),
+        (["dot", "additive"], {"task": "words", "data": data(exam="a.txt")}, "measures text"),
+        (["dot", "additive"], {"task": "recall", "data": data(dev="a.txt")}, "--exam instead"),
+        (["dot", "additive"], {"task": "recall", "data": data(corpus="a.txt")}, "all three"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(names: list[str], more: dict[str, object], says: str) -> None:
@@ -145,26 +146,27 @@ def test_classes_of_one_name_in_two_files_are_told_apart(tmp_path: Path) -> None
         (tmp_path / f"v{number}.py").write_text(text, encoding="utf-8")
     plan = make_plan([f"{tmp_path}/v1.py:Mine", f"{tmp_path}/v2.py:Mine"], task="words")
     assert [one.name.endswith(f"v{number}.Mine") for number, one in enumerate(plan.variants, start=1)] == [True, True]
-    before = fingerprints(plan)
+    before = plan.fingerprints()
     assert len(before) == 4  # two texts, two files
+    write_folder(tmp_path / "study", "study", {"study.json": plan.study_json()})
     (tmp_path / "v1.py").write_text("changed = True\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"v1\.py changed since"):
-        refuse_changes(before, fingerprints(plan))
+        plan.refuse_changes(tmp_path / "study")
 
 
 def test_what_is_learned_is_not_measured(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("One sentence .\nTwo sentences .\n", encoding="utf-8")
     with pytest.raises(UserError, match="in the training data"):
-        check(make_plan(["dot", "additive"], task="words", data=Data(str(text), str(text))))
+        make_plan(["dot", "additive"], task="words", data=data(str(text), str(text))).check()
     other = tmp_path / "other.txt"
     other.write_text("One sentence .\nThree sentences .\n", encoding="utf-8")
-    assert seen_before(make_plan(["dot", "additive"], task="words", data=Data(str(text), str(other)))) == (1, 2)
+    assert seen_before(make_plan(["dot", "additive"], task="words", data=data(str(text), str(other)))) == (1, 2)
 
 
 def test_a_plan_survives_being_stored() -> None:
     plan = make_plan(["dot", "additive"], task="words", seeds=[4, 7])
-    assert restored(Plan, plain(plan)) == plan
+    assert decode(Compare, encode(plan), Path("study.json")) == plan
 
 
 def test_pairs_with_the_first_or_with_all() -> None:
@@ -187,11 +189,11 @@ def test_data_of_a_task() -> None:
 def test_mistakes_are_found_before_training(tmp_path: Path) -> None:
     exam = tmp_path / "exam.tsv"
     exam.write_text("Where was A born?\n", encoding="utf-8")
-    plan = make_plan(["dot", "additive"], data=Data("people:300", None, "people:300:train", str(exam)), preset="quick")
+    plan = make_plan(["dot", "additive"], data=data("people:300", None, "people:300:train", str(exam)), preset="quick")
     with pytest.raises(UserError, match="without answers"):
-        check(plan)
+        plan.check()
     with pytest.raises(ConfigError, match="task words: longest"):
-        check(make_plan(["dot", "additive"], given={"task": {"options": {"longest": 1}}}, task="words"))
+        make_plan(["dot", "additive"], given={"task": {"options": {"longest": 1}}}, task="words").check()
 
 
 def test_workers_are_a_number_or_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,24 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plans import data, make_plan
 from rich.console import Console
 
 from attnlab.cli import main
 from attnlab.errors import AttnlabError, UserError
 from attnlab.store.folders import add_files, read_json, to_json
-from attnlab.store.records import restored
 from attnlab.store.runs import Run
-from attnlab.studies import compare as comparing
 from attnlab.studies import resume
-from attnlab.studies.compare.plan import make_plan, trials_of, tuning_plan
+from attnlab.studies.compare import add_seeds
+from attnlab.studies.compare.plan import Tuned, trials_of, tuning_plan
 from attnlab.studies.compare.records import Trial, Tuning, read_result
 from attnlab.studies.compare.tuning import choose
+from attnlab.studies.study import load
 
 Compared = tuple[Path, Any]
 
 
-def plan_of(folder: Path) -> comparing.Plan:
-    return restored(comparing.Plan, read_json(folder / "study.json")["plan"])
+def plan_of(folder: Path) -> Any:
+    return load(folder)
 
 
 def test_each_is_trained_with_the_value_that_was_best_for_it(tuned: Compared) -> None:
@@ -77,16 +78,16 @@ def test_documents_are_not_torn_apart(tmp_path: Path) -> None:
     text = tmp_path / "dev.txt"
     blocks = ["".join(f"Sentence {number} of text {block} .\n" for number in range(3)) for block in range(40)]
     text.write_text("\n".join(blocks), encoding="utf-8")
-    data = comparing.Data("prose:100:train", str(text))
-    plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=0.001,0.002"])
+    held = data("prose:100:train", str(text))
+    plan = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=0.001,0.002"])
     assert plan.clusters is not None
     assert len(set(plan.clusters)) + len(set(tuning_plan(plan).clusters or ())) == 40
     assert not set(plan.clusters) & set(tuning_plan(plan).clusters or ())
     # Without blank lines every sentence is by itself; with few documents too.
     text.write_text("".join(blocks), encoding="utf-8")
-    assert make_plan(["dot", "linear"], task="words", data=data).clusters is None
+    assert make_plan(["dot", "linear"], task="words", data=held).clusters is None
     text.write_text("\n".join(blocks[:5]), encoding="utf-8")
-    assert make_plan(["dot", "linear"], task="words", data=data).clusters is None
+    assert make_plan(["dot", "linear"], task="words", data=held).clusters is None
 
 
 def test_questions_about_one_person_are_a_cluster(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_questions_about_one_person_are_a_cluster(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     corpus, facts, exam = (str(tmp_path / name) for name in files)
-    plan = make_plan(["dot", "linear"], data=comparing.Data(corpus, None, facts, exam))
+    plan = make_plan(["dot", "linear"], data=data(corpus, None, facts, exam))
     assert plan.clusters == (0, 1, 0)
 
 
@@ -115,7 +116,7 @@ def test_a_value_at_which_training_diverges_is_never_chosen(tuned: Compared) -> 
 
 
 def test_a_best_value_at_the_edge_is_said() -> None:
-    settings = (comparing.plan.Tuned("train.lr", (0.1, 0.001, 0.01)),)
+    settings = (Tuned("train.lr", (0.1, 0.001, 0.01)),)
     found = Tuning(settings, "accuracy", 9, (1000,), (), {"dot": {"train.lr": 0.1}, "linear": {"train.lr": 0.01}})
     assert found.at_edge == {"dot": ["train.lr"]}
     tied = replace(found, trials=tuple(Trial("dot", {"train.lr": rate}, 0.5, (0.5,)) for rate in (0.1, 0.01)))
@@ -142,8 +143,8 @@ def test_mistakes_in_tuning(more: dict[str, Any], says: str) -> None:
 
 
 def test_other_data_to_choose_on_leaves_all_for_the_verdict() -> None:
-    data = comparing.Data("prose:100:train", "prose:100:dev")
-    plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], tune_on="prose:100:test")
+    held = data("prose:100:train", "prose:100:dev")
+    plan = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=1,2"], tune_on="prose:100:test")
     assert (plan.part, tuning_plan(plan).dev, tuning_plan(plan).part) == ("all", "prose:100:test", "all")
     assert len(plan.sentences) == len(plan.data.corpus("prose:100:dev").lines)
 
@@ -155,8 +156,8 @@ def test_seeds_added_later_are_counted_as_a_look(compared: Compared, tmp_path: P
     before = compared[1]
     assert before.registration.looks == 1
     with pytest.raises(UserError, match="has seeds 0, 1: name more, such as --seeds 5"):
-        comparing.add_seeds(folder, 2)
-    comparing.add_seeds(folder, 3)
+        add_seeds(folder, 2)
+    add_seeds(folder, 3)
     resume(folder, Console(quiet=True))
     result: Any = read_result(folder)
     assert result.seeds == (0, 1, 2)
@@ -176,9 +177,10 @@ def test_seeds_added_later_are_counted_as_a_look(compared: Compared, tmp_path: P
 def test_seeds_are_not_added_to_other_studies_of_several_models(compared: Compared, tmp_path: Path) -> None:
     folder = tmp_path / "why"
     shutil.copytree(compared[0], folder)
-    add_files(folder, {"result.json": to_json({**read_json(folder / "result.json"), "kind": "why"})})
+    stored = read_json(folder / "study.json")
+    add_files(folder, {"study.json": to_json({**stored, "study": "recall", "plan": {}})})
     with pytest.raises(UserError, match="seeds can be added to comparisons only"):
-        comparing.add_seeds(folder, 5)
+        add_seeds(folder, 5)
 
 
 def test_seeds_are_added_to_comparisons_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,11 +190,11 @@ def test_seeds_are_added_to_comparisons_only(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_verdict_is_not_taken_from_what_chose(tmp_path: Path) -> None:
-    data = comparing.Data("prose:100:train", "prose:100:dev")
-    plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], tune_on="prose:100:dev")
+    held = data("prose:100:train", "prose:100:dev")
+    plan = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=1,2"], tune_on="prose:100:dev")
     with pytest.raises(UserError, match="to choose on are those of the verdict: give other data to --tune-on"):
-        comparing.check(plan)
-    taken = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], seeds=[1000, 1001])
+        plan.check()
+    taken = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=1,2"], seeds=[1000, 1001])
     assert tuning_plan(taken).seeds == (1002,)
 
 

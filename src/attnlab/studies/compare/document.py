@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from attnlab import stats
+from attnlab.lm.exams import Scored
 from attnlab.report.document import (
     Axis,
     Block,
@@ -28,7 +29,8 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.legacy_parts import (
+from attnlab.report.lengths import lengths_chart
+from attnlab.report.parts import (
     QUICK,
     cell,
     columns,
@@ -36,13 +38,11 @@ from attnlab.report.legacy_parts import (
     folded,
     joint_losses,
     lines,
-    named_facts,
     report_of,
     reproduce,
     side_by_side,
     text_column,
 )
-from attnlab.report.lengths import lengths_chart
 from attnlab.report.words import (
     NOTHING,
     capital,
@@ -83,8 +83,8 @@ def document(result: ComparisonResult) -> Document:
     notes = [(figure.title, figure.note) for figure in result.figures if figure.note]
     explained = [Text(part.paragraphs, title=part.title) for part in result.explanation]
     return report_of(
-        result.study,
-        vars(result),
+        result.kind,
+        result,
         [*([result.question] if result.question else []), *result.verdict],
         [
             *section(
@@ -484,8 +484,10 @@ def _quality_table(result: ComparisonResult) -> Table:
 
 def _answers_table(result: ComparisonResult) -> Table | None:
     """The most common answers of every variant, if questions were asked."""
-    rows = [{"name": variant.name, **asdict(variant.exam)} for variant in result.variants if variant.exam]
-    return commonest_table(rows, "the first seed of each")
+    rows = [
+        Scored(name=variant.name, kind="model", **vars(variant.exam)) for variant in result.variants if variant.exam
+    ]
+    return commonest_table(rows, "the first seed of each") if rows else None
 
 
 def _texts_sections(result: ComparisonResult) -> list[Section]:
@@ -563,7 +565,7 @@ def _leak_chart(result: ComparisonResult) -> Chart | None:
 
 def _loss_charts(result: ComparisonResult) -> list[Chart]:
     """The loss curves of all variants over their seeds; for runs recorded by epoch, accuracy and losses by epoch."""
-    curves = [(_titled(variant), [run.metrics for run in variant.runs], variant.leaks) for variant in result.variants]
+    curves = [(_titled(variant), [run.curve for run in variant.runs], variant.leaks) for variant in result.variants]
     return joint_losses(curves) or epoch_charts(result)
 
 
@@ -633,9 +635,10 @@ def _registration_facts(fixed: Registration, result: ComparisonResult) -> Facts:
 def _reproduce(result: ComparisonResult) -> Section:
     known = {"task": result.task or None, "preset": result.preset or None}
     known |= asdict(result.data) if result.data else result.facts
-    data = Facts("Data", named_facts({name: value for name, value in known.items() if value is not None}))
+    facts = [(capital(name.replace("_", " ")), plain(value)) for name, value in known.items() if value is not None]
+    data = Facts("Data", facts)
     together = f" ({result.workers} at a time)" if result.workers else ""
     order = ", ".join(f"{name} {seed}" for name, seed in result.order)
     more: list[Block] = [_registration_facts(result.registration, result)] if result.registration else []
     more += [_varied_table(result), folded(f"Order of the runs{together}", Text([order], "quiet"))]
-    return reproduce(vars(result), data, result.settings, more)
+    return reproduce(result, data, result.settings, more)

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,14 +21,14 @@ from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.perplexity import SentenceLosses
 from attnlab.lm.tokenizers import UNKNOWN, Tokenizer
 from attnlab.lm.word_split import split_words
-from attnlab.store.folders import is_written, read_json, to_json, write_folder
-from attnlab.store.records import plain
+from attnlab.store.folders import is_written, write_folder
+from attnlab.store.records import encode
 from attnlab.store.runs import Run
-from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
+from attnlab.studies.compare.plan import Grid, stages_of
 from attnlab.studies.compare.records import READ_TWICE, Measured, OnText, Quality, Readings, some
 from attnlab.studies.compare.tuning import stored_plan
-from attnlab.studies.legacy import refuse_changes, run_stage
 from attnlab.studies.workers import exit_code_of, lock_when_free
+from attnlab.tasks import task_class
 
 _SAMPLES, _KEPT_SAMPLES = 20, 6  # texts that each model writes, with the same seeds; and those that are kept
 _DISTINCT = 400  # words in which distinct ones are counted: the share falls with the number of words
@@ -38,9 +39,8 @@ Files = dict[str, bytes]
 
 def work(folder: Path, name: str, seed: int) -> None:
     """Train and measure a run, as far as that is not done."""
-    plan, before = stored_plan(folder), read_json(folder / "study.json").get("fingerprints", {})
-    if before:
-        refuse_changes(before, fingerprints(plan))
+    plan = stored_plan(folder)
+    plan.refuse_changes(folder)
     target = plan.measured(folder, name, seed)
     if target.exists() and not is_written(plan.path(folder, name, seed) / "result.json"):
         shutil.rmtree(target)  # of a run that was removed
@@ -49,24 +49,29 @@ def work(folder: Path, name: str, seed: int) -> None:
         _measure(plan, run, target)
 
 
-def _train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
+def _train(plan: Grid[Any], folder: Path, name: str, seed: int) -> Run:
     """Train a run as far as that is not done."""
     path = plan.path(folder, name, seed)
     if plan.runs:
         return Run.open(path)
     variant = plan.find(name)
     steps = stages_of(variant, plan)
-    sources = variant.corpus or plan.corpus, plan.facts
     run: Run | None = None
     for stage in steps:
         # The run that is measured has the plain name, however many stages precede it.
         place = path if stage == steps[-1] else path.with_name(f"{path.name}-{stage}")
-        run = run_stage(plan.data, variant.settings(seed, stage), stage, sources, place, base=run)
+        if place.exists():
+            run = stages.resume(Run.open(place))
+            continue
+        settings = variant.settings(seed, stage)
+        asks = stage != "pretrain" or task_class(settings.task).reads_questions
+        sources = plan.data.sources(variant.corpus or plan.corpus, plan.facts if asks else None)
+        run = stages.begin(settings, stage, sources, run, place)
     assert run is not None
     return run
 
 
-def _measure(plan: Plan, run: Run, target: Path) -> None:
+def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
     """Measure a finished run, and write all figures at once."""
     began = time.perf_counter()
     model, tokenizer = load_model(run.model)
@@ -87,10 +92,10 @@ def _measure(plan: Plan, run: Run, target: Path) -> None:
     length = max(2, min(model.config.block_size, length))
     flops = flops_per_token(model, length, training=True).total
     measured = Measured(readings, flops, round(time.perf_counter() - began, 1), length, text, answers)
-    write_folder(target, "measurement", {**files, **more, "measured.json": to_json(plain(measured))})
+    write_folder(target, "measurement", {**files, **more, "measured.json": encode(measured)})
 
 
-def _on_questions(plan: Plan, model: LanguageModel, tokenizer: Tokenizer) -> tuple[Score, Files, list[list[int]]]:
+def _on_questions(plan: Grid[Any], model: LanguageModel, tokenizer: Tokenizer) -> tuple[Score, Files, list[list[int]]]:
     """Exact match per question; and questions with their answers as token ids, to be read twice."""
     exam, block = plan.questions, model.config.block_size
     examination = examine(model, tokenizer, exam)
@@ -110,7 +115,7 @@ def _on_questions(plan: Plan, model: LanguageModel, tokenizer: Tokenizer) -> tup
 
 
 def _on_text(
-    plan: Plan, run: Run, model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str]
+    plan: Grid[Any], run: Run, model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str]
 ) -> tuple[OnText, Files, list[list[int]], int | None]:
     """Losses of sentences trained on and not, probes and samples; and sentences to be read twice, with their width."""
     task = run.record.task

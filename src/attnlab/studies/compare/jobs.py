@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -19,7 +20,7 @@ from attnlab.report.words import roughly
 from attnlab.store.folders import is_written
 from attnlab.store.listing import last_step
 from attnlab.store.runs import Run
-from attnlab.studies.compare.plan import Plan
+from attnlab.studies.compare.plan import Grid
 from attnlab.studies.workers import PAUSE, Attempts, Command, opened, stop_all
 
 
@@ -58,7 +59,7 @@ class _Job:
         return self.task.code == Diverged.exit_code
 
 
-def _command(plan: Plan, folder: Path, name: str, seed: int) -> Command:
+def _command(plan: Grid[Any], folder: Path, name: str, seed: int) -> Command:
     """The command of a run."""
     folder = folder.resolve()
     log = folder / "logs" / f"{plan.find(name).folder}-seed-{seed}.txt"
@@ -68,13 +69,13 @@ def _command(plan: Plan, folder: Path, name: str, seed: int) -> Command:
     return Command("attnlab.studies.compare.job", (str(folder), name, str(seed)), log, train.threads or 1, gpu)
 
 
-def _done(plan: Plan, folder: Path, name: str, seed: int) -> bool:
+def _done(plan: Grid[Any], folder: Path, name: str, seed: int) -> bool:
     """Whether a run is complete and measured."""
     complete = is_written(plan.path(folder, name, seed) / "result.json")
     return complete and plan.measured(folder, name, seed).exists()
 
 
-def train_all(plan: Plan, folder: Path, console: Console) -> None:
+def train_all(plan: Grid[Any], folder: Path, console: Console) -> None:
     """Train and measure every run that is not done yet, as many at a time as `plan.workers` says, in the order of the plan.
 
     The other runs are finished even if one fails.
@@ -82,7 +83,7 @@ def train_all(plan: Plan, folder: Path, console: Console) -> None:
     refuse_failed(try_all(plan, folder, console), plan, folder)
 
 
-def refuse_failed(failed: Sequence[_Job], plan: Plan, folder: Path) -> None:
+def refuse_failed(failed: Sequence[_Job], plan: Grid[Any], folder: Path) -> None:
     """Raise an error that says what to do about runs that failed."""
     if not failed:
         return
@@ -96,9 +97,9 @@ def refuse_failed(failed: Sequence[_Job], plan: Plan, folder: Path) -> None:
     )
 
 
-def try_all(plan: Plan, folder: Path, console: Console) -> list[_Job]:
+def try_all(plan: Grid[Any], folder: Path, console: Console) -> list[_Job]:
     """Train and measure what is not done yet; return the jobs that failed."""
-    waiting = [one for one in plan.order() if not _done(plan, folder, *one)]
+    waiting = [run for run in plan.order() if not _done(plan, folder, *run)]
     if not waiting:
         return []
     total, todo, began = len(plan.order()), len(waiting), time.monotonic()
@@ -107,7 +108,7 @@ def try_all(plan: Plan, folder: Path, console: Console) -> list[_Job]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
     hidden = not console.is_terminal
     with (
-        opened(plan.workers) as workers,
+        opened(plan.at_a_time or plan.workers) as workers,
         Progress(*columns, console=console, refresh_per_second=4, disable=hidden) as bars,
     ):
         many = f"{plan.workers} run at a time" if plan.at_a_time else f"the others run on {workers.place}"
@@ -134,7 +135,7 @@ def try_all(plan: Plan, folder: Path, console: Console) -> list[_Job]:
                         say(console, f"{job.label} failed: {job.task.failure()}")
                         continue
                     left = len(waiting) + len(running)
-                    worked = todo - left + sum(one.progress()[0] for one in running)
+                    worked = todo - left + sum(each.progress()[0] for each in running)
                     rest = (time.monotonic() - began) * (todo - worked) / worked
                     more = f"; about {roughly(rest)} left" if left else ""
                     say(console, f"{total - left - len(failed)} of {total}: {job.label} done in {job.outcome()}{more}")

@@ -16,10 +16,11 @@ from attnlab.lm import stages
 from attnlab.lm.perplexity import Probe
 from attnlab.lm.word_split import word_lengths
 from attnlab.measure.audit.leaks import LIMIT
+from attnlab.report.parts import LossCurve
 from attnlab.report.words import capital, listed
 from attnlab.stats.perplexity import exp_or_none
 from attnlab.store.runs import Run, lineage
-from attnlab.studies.compare.plan import Plan, fingerprints, seen_before, stages_of
+from attnlab.studies.compare.plan import Plan, seen_before, stages_of
 from attnlab.studies.compare.records import (
     READ_TWICE,
     AuditSummary,
@@ -56,7 +57,7 @@ from attnlab.studies.compare.tuning import choice_of, with_choice
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
 _ALPHA = 0.05
 _ONE_BY_ONE = 4  # more comparisons than this that show no difference share a sentence
-_CURVE = ("step", "tokens", "loss", "seconds")  # kept per step
+_CURVE = ("step", "tokens", "loss")  # kept per step
 _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix", "padding")  # checks of the audit that find leaks from the future
 
@@ -78,7 +79,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, AuditSummary]) -> Compa
     explanation = explain(variants, text_quality)
     config = stages.stored_config(runs[0].run)
     return ComparisonResult(
-        study=plan.study,
+        kind=plan.name,
         title=plan.title,
         question=plan.question,
         command=plan.command + _seeds_added(plan),
@@ -101,7 +102,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, AuditSummary]) -> Compa
             if column.kind != "count"
         ),
         settings={name: settings_of(rows[0].run) for name, rows in records.items()},
-        published=plan.published,
+        published=plan.published(),
         text_quality=text_quality,
         verdict=(
             *(part.paragraphs[-1] for part in explanation),
@@ -148,7 +149,7 @@ def _registration(plan: Plan, column: Figure) -> Registration:
         seeds=first,
         looks=len(plan.looks) + 1,
         seeds_added=tuple(seed for seed in plan.seeds if seed not in first),
-        checksums=fingerprints(plan),
+        checksums=plan.fingerprints(),
         before_training=not plan.runs,
     )
 
@@ -257,8 +258,8 @@ def _describe(
             SeedRun(
                 row.seed,
                 os.path.relpath(row.run.path, folder),
-                row.values,
-                tuple({key: getattr(step, key) for key in _CURVE} for step in row.run.metrics()),
+                dict(row.values),
+                LossCurve(*([getattr(step, key) for step in row.run.metrics()] for key in _CURVE)),
             )
             for row in rows
         ),

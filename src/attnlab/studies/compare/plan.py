@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import torch
 
 from attnlab import corpora
-from attnlab.config import RunConfig, Settings, Stage, TaskConfig, load_preset, merge, overlay, require_seed, shortened
+from attnlab.config import (
+    RunConfig,
+    Settings,
+    Stage,
+    TaskConfig,
+    absolute_given,
+    code_named_in,
+    load_preset,
+    merge,
+    overlay,
+)
 from attnlab.corpora import Question
-from attnlab.errors import UserError, unknown
+from attnlab.errors import UserError
 from attnlab.lm import stages
 from attnlab.lm.evaluate import encode_questions
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.perplexity import PROBES
-from attnlab.store import usercode
+from attnlab.report.parts import StudyResult
 from attnlab.store.runs import Run, lineage
+from attnlab.studies import options as opt
 from attnlab.studies.compare.variants import (
     Variant,
     from_runs,
@@ -33,19 +43,18 @@ from attnlab.studies.compare.variants import (
     read_values,
     refuse_other_text,
 )
-from attnlab.studies.legacy import Datasets, all_or_none, sums_of_files
+from attnlab.studies.options import MOST_SEEDS, about, default, seed_numbers
+from attnlab.studies.study import Study, checksums_of_files
 from attnlab.studies.workers import read_workers
 from attnlab.tasks import task_class
 
 T = TypeVar("T")
+R = TypeVar("R", bound=StudyResult)
 
 _PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the corpus that nano-words is made for
 _QUICK_EPOCHS = 2.0
 _SEEDS, _QUICK_SEEDS = 5, 3
-_MOST_SEEDS = 1000
 _FEW_WORDS = 97  # vocabulary of a model that is only tried out
-# Fields of a plan that make_plan passes on.
-_MORE = ("probes", "all_pairs", "study", "title", "question", "command", "published", "margin", "hypothesis")
 _CHOOSING = 3  # one in so many sentences or questions is for choosing tuned settings
 _FEW_DOCUMENTS = 20  # with fewer, sentences are taken one by one
 _TUNING_SEED = 1000  # the first seed of tuning: not one of those that are judged
@@ -68,45 +77,140 @@ class Published:
     source: str
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A comparison with everything needed to repeat it. The first variant is the reference."""
+@dataclass(frozen=True, kw_only=True)
+class Grid(Study[R]):
+    """Runs of several variants with several seeds each, measured on the same text or questions."""
 
-    variants: tuple[Variant, ...]
-    varied: str
-    seeds: tuple[int, ...] = (0, 1, 2)
-    corpus: str | None = None
-    dev: str | None = None
-    facts: str | None = None
-    exam: str | None = None
-    probes: tuple[str, ...] = PROBES
-    workers: int | str = 1  # runs at a time, or a cluster: read_workers
-    all_pairs: bool = False
-    study: str = "compare"
-    title: str = ""
-    question: str = ""
-    command: str = "attnlab compare"
-    quick: bool = False
-    published: tuple[Published, ...] = ()  # figures of the same experiment
-    runs: dict[str, str] = field(default_factory=dict)  # finished runs to compare as they are, by variant/seed
-    started: str = ""  # date
-    hypothesis: str = ""  # in the user's words
-    margin: float | None = None  # of equivalence: a share of right answers, or of the perplexity
-    looks: tuple[tuple[int, ...], ...] = ()  # the seeds of each earlier result, after which seeds were added
-    tune: tuple[Tuned, ...] = ()
-    tune_seeds: int = 1
-    tune_on: str | None = None  # data for choosing; None: a part of dev or exam
-    part: Literal["all", "choosing", "judging"] = "all"  # of dev or exam
+    seeds: Annotated[opt.SeedNumbers, default("5; with --quick 3")] = ()
+    corpus: opt.Corpus | None = None
+    dev: opt.Hidden[str | None] = None
+    facts: opt.Facts | None = None
+    exam: Annotated[opt.Exam | None, about("Test questions with answers: a file, or people:dev.")] = None
+    preset: Annotated[opt.Preset | None, default("that of the task")] = None
+    config: opt.Config | None = None
+    workers: opt.Workers = "0"
+    given: opt.Hidden[Settings] = field(default_factory=dict)  # settings given as options
+    variants: opt.Hidden[tuple[Variant, ...]] = ()
+    runs: opt.Hidden[dict[str, str]] = field(default_factory=dict)  # finished runs to measure, by variant/seed
 
-    @cached_property
-    def data(self) -> Datasets:
-        """What the comparison has read."""
-        return Datasets()
+    sources: ClassVar[tuple[str, ...]] = ("corpus", "dev", "facts", "exam")
 
     @property
     def words(self) -> bool:
         """Whether perplexity on text is measured, not answers to questions."""
         return self.exam is None
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """Sentences to show with their losses."""
+        return PROBES
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """The sentences to measure."""
+        assert self.dev is not None
+        return list(self.data.corpus(self.dev).lines)
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """The questions to ask."""
+        assert self.exam is not None
+        return list(self.data.questions(self.exam))
+
+    @property
+    def at_a_time(self) -> int:
+        """How many runs are trained at a time on this machine; 0: a cluster decides."""
+        return int(self.workers) if self.workers.isdigit() else 0
+
+    def find(self, name: str) -> Variant:
+        """The variant of this name."""
+        return next(variant for variant in self.variants if variant.name == name)
+
+    def path(self, folder: Path, name: str, seed: int) -> Path:
+        """The folder of a run."""
+        finished = self.runs.get(f"{name}/{seed}")
+        return Path(finished) if finished else folder / self.find(name).folder / f"seed-{seed}"
+
+    def measured(self, folder: Path, name: str, seed: int) -> Path:
+        """The folder of the measurements of a run."""
+        return folder / "measured" / self.find(name).folder / f"seed-{seed}"
+
+    def order(self) -> list[tuple[str, int]]:
+        """All runs in the order of their start: seed by seed, each seed starting with a different variant.
+
+        If the machine gets slower or faster during a comparison, this affects all variants alike.
+        """
+        names = [variant.name for variant in self.variants]
+        turned = [names[at % len(names) :] + names[: at % len(names)] for at in range(len(self.seeds))]
+        return [(name, seed) for seed, row in zip(self.seeds, turned, strict=True) for name in row]
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return checksums of everything that could change before a resume: data and the user's files."""
+        sums = super().fingerprints()
+        sums |= {name: self.data.corpus(name).sha256 for name in {one.corpus for one in self.variants} if name}
+        files = [Path(variant.file) for variant in self.variants if variant.file]
+        for variant in self.variants if not self.runs else ():
+            named = code_named_in({"file": variant.file, "given": variant.given})
+            files += [Path(name.rpartition(":")[0]).resolve() for name in named]
+        return sums | checksums_of_files(list(dict.fromkeys(files)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Grid[Any]):
+    """A comparison with everything needed to repeat it. The first variant is the reference."""
+
+    task: Annotated[str | None, about("Task: words, recall, spans or questions."), default("that of the preset")] = None
+    vary: Annotated[str | None, about("One setting with its values, such as train.lr=0.001,0.002.")] = None
+    dev: opt.Dev | None = None
+    probe: Annotated[
+        tuple[str, ...], about("Sentence to show with its loss; repeatable."), default("four sentences")
+    ] = ()
+    all_pairs: Annotated[bool, about("Test every pair, not only each against the first.")] = False
+    margin: Annotated[float | None, about("Test equivalence within this share, such as 0.01.")] = None
+    tune: Annotated[tuple[str, ...], about("Setting to tune for each, such as train.lr=0.001,0.002; repeatable.")] = ()
+    tune_on: Annotated[str | None, about("Data to choose tuned settings on."), default("a third of the dev data")] = (
+        None
+    )
+    tune_seeds: Annotated[opt.Whole, about("Seeds per value tried.")] = 1
+    hypothesis: Annotated[str, about("What you expect, stored before training."), default("a difference")] = ""
+    names: opt.Hidden[tuple[str, ...]] = ()  # of variants, as the user gives them
+    varied: opt.Hidden[str] = ""  # the setting in which variants differ
+    started: opt.Hidden[str] = field(default_factory=lambda: date.today().isoformat())
+    looks: opt.Hidden[tuple[tuple[int, ...], ...]] = ()  # seeds of each earlier result, after which seeds were added
+    choosing: opt.Hidden[bool] = False  # whether these are trials, measured on the part for choosing tuned settings
+
+    question: ClassVar[str] = ""
+    headline: ClassVar[str] = ""
+    usual: ClassVar[Settings] = {}  # settings that those of the user override
+
+    @property
+    def title(self) -> str:
+        """The title of the report."""
+        run = next(iter(self.runs.values()), None)
+        settings = stages.stored_config(Run.open(run)) if run else self.variants[0].settings(0)
+        names = ", ".join(variant.name for variant in self.variants)
+        return self.headline or f"{names}: which is better at {settings.task.name}?"
+
+    def published(self) -> tuple[Published, ...]:
+        """Return published figures of the same experiment."""
+        return ()
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """Sentences to show with their losses."""
+        return self.probe or PROBES
+
+    @property
+    def part(self) -> Literal["all", "choosing", "judging"]:
+        """The part of the held-out data that is measured."""
+        if self.choosing:
+            return "choosing"
+        return "judging" if self.tune and not self.tune_on else "all"
+
+    @cached_property
+    def tuned(self) -> tuple[Tuned, ...]:
+        """The settings to tune for every variant by itself."""
+        return _read_tuned(self.tune, self.varied)
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -161,33 +265,6 @@ class Plan:
         choosing = np.isin(self._all_clusters, chosen)
         return [item for item, side in zip(items, choosing, strict=True) if side == (self.part == "choosing")]
 
-    @property
-    def at_a_time(self) -> int:
-        """How many runs are trained at a time on this machine; 0: a cluster decides."""
-        return self.workers if isinstance(self.workers, int) else 0
-
-    def find(self, name: str) -> Variant:
-        """The variant of this name."""
-        return next(one for one in self.variants if one.name == name)
-
-    def path(self, folder: Path, name: str, seed: int) -> Path:
-        """The folder of a run."""
-        given = self.runs.get(f"{name}/{seed}")
-        return Path(given) if given else folder / self.find(name).folder / f"seed-{seed}"
-
-    def measured(self, folder: Path, name: str, seed: int) -> Path:
-        """The folder of the measurements of a run."""
-        return folder / "measured" / self.find(name).folder / f"seed-{seed}"
-
-    def order(self) -> list[tuple[str, int]]:
-        """All runs in the order of their start: seed by seed, each seed starting with a different variant.
-
-        If the machine gets slower or faster during a comparison, this affects all variants alike.
-        """
-        names = [one.name for one in self.variants]
-        turned = [names[at % len(names) :] + names[: at % len(names)] for at in range(len(self.seeds))]
-        return [(name, seed) for seed, row in zip(self.seeds, turned, strict=True) for name in row]
-
     def compared(self) -> list[tuple[str, str]]:
         """The pairs that are tested: each variant with the first, or each with each."""
         names = [one.name for one in self.variants]
@@ -195,104 +272,150 @@ class Plan:
             return [(b, a) for at, a in enumerate(names) for b in names[at + 1 :]]
         return [(name, names[0]) for name in names[1:]]
 
+    def with_absolute_paths(self) -> Self:
+        """Return the plan with paths that are valid in any folder."""
+        return replace(super().with_absolute_paths(), tune_on=stages.absolute(self.tune_on) if self.tune_on else None)
 
-@dataclass(frozen=True)
-class Data:
-    """The names of the texts and questions of a comparison."""
+    def fingerprints(self) -> dict[str, str]:
+        """Return checksums of data and files, with the data for tuning."""
+        sums = super().fingerprints()
+        if self.tune_on:
+            (sums["tune_on"],) = self.data.checksums({"dev" if self.words else "exam": self.tune_on}).values()
+        return sums
 
-    corpus: str | None = None
-    dev: str | None = None
-    facts: str | None = None
-    exam: str | None = None
+    def completed(self) -> Self:
+        """Resolve the names of variants to settings, and fill in the defaults that depend on other options."""
+        if self.variants:
+            return self
+        if self.margin is not None and not 0 < self.margin < 1:
+            raise UserError(f"--margin is a share between 0 and 1, such as 0.01 for one per cent, not {self.margin:g}")
+        if any(map(is_run, self.names)):
+            return self._of_finished_runs()
+        usual = task_class(TaskConfig(self.task)).preset if self.task else "small"
+        preset = self.preset or ("quick" if self.quick and usual == "small" else usual)
+        chosen = overlay(load_preset(preset), {"task": {"name": self.task}})["task"] if self.task else {}
+        given = merge({"task": chosen} if chosen else {}, merge(self.usual, self.given))
+        variants, varied = make_variants(self.names, self.vary, preset, self.config, given)
+        for variant in variants:
+            _refuse_running_text(variant.settings(0))
+        plan = self._with_data(variants[0].settings(0).task)
+        if plan.words:
+            refuse_other_text(varied)
+        elif self.probe:
+            raise UserError("--probe is for task words: sentences are measured there")
+        if plan.corpus == "prose:train":
+            epochs = _QUICK_EPOCHS if self.quick else _PROSE_EPOCHS
+            variants = tuple(variant.with_default("train", "epochs", epochs) for variant in variants)
+        seeds = self.seeds or seed_numbers(_QUICK_SEEDS if self.quick else _SEEDS)
+        tuned = _read_tuned(self.tune, varied)
+        if tuned and not 1 <= self.tune_seeds <= MOST_SEEDS:
+            raise UserError(f"--tune-seeds must be a number from 1 to {MOST_SEEDS}, not {self.tune_seeds}")
+        if (self.tune_on or self.tune_seeds != 1) and not tuned:
+            raise UserError("--tune-on and --tune-seeds need --tune: add settings, such as --tune train.lr=0.001,0.002")
+        trials = len(variants) * self.tune_seeds * math.prod(len(one.values) for one in tuned) if tuned else 0
+        threads = max(variant.settings(0).train.threads or 1 for variant in variants)
+        workers = read_workers(self.workers, threads, max(len(variants) * len(seeds), trials))
+        return replace(
+            plan,
+            names=(),
+            given=absolute_given(self.given) if self.given else {},
+            config=self.config.resolve() if self.config else None,
+            variants=variants,
+            varied=varied,
+            seeds=seeds,
+            workers=str(workers),
+        )
 
-    def complete(self, task: TaskConfig, quick: bool) -> Data:
-        """Fill in built-in data if none is named."""
-        if quick and any(asdict(self).values()):
+    def _with_data(self, task: TaskConfig) -> Self:
+        """The plan with built-in data if none is named."""
+        named = (self.corpus, self.dev, self.facts, self.exam)
+        if self.quick and any(named):
             raise UserError("--quick is for built-in data: with your own, use less of it, or fewer --train.epochs")
         if task_class(task).tested == "sentences":
             if self.facts or self.exam:
                 raise UserError(f"task {task.name} measures text: give --corpus and --dev, and no --facts or --exam")
             if (self.corpus is None) != (self.dev is None):
                 raise UserError("--corpus and --dev go together: training text, and other text to measure on")
-            return self if self.corpus else Data("prose:train", "prose:dev")
+            return self if self.corpus else replace(self, corpus="prose:train", dev="prose:dev")
         if self.dev:
             raise UserError(f"task {task.name} is examined with questions: give --exam instead of --dev")
-        world = "people:300" if quick else "people"
-        return (
-            self
-            if all_or_none(self.corpus, self.facts, self.exam)
-            else Data(world, None, f"{world}:train", f"{world}:dev")
+        if self.corpus and self.facts and self.exam:
+            return self
+        if any(named):
+            raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
+        world = "people:300" if self.quick else "people"
+        return replace(self, corpus=world, facts=f"{world}:train", exam=f"{world}:dev")
+
+    def _of_finished_runs(self) -> Self:
+        """The comparison of finished runs, with the data that they were trained on."""
+        given = [name for name in ("task", "vary", "preset", "config", "seeds", "quick", "tune") if getattr(self, name)]
+        if given := [*given, *self.given]:
+            raise UserError(f"finished runs are compared as they are: leave out {', '.join(given)}")
+        if other := next((name for name in self.names if not is_run(name)), None):
+            raise UserError(
+                f"{other} is not a run, and finished runs are compared with finished runs only: name its folder"
+            )
+        variants, varied, seeds, runs = from_runs(self.names)
+        first = Run.open(self.names[0])
+        _refuse_running_text(stages.stored_config(first))
+        words, corpus = first.record.task.tested == "sentences", _corpus_of(first)
+        held_out = self.dev if words else self.exam
+        if words:
+            refuse_other_text(varied)
+        if held_out is None:
+            if corpus is None or not corpora.is_built_in(corpus) or (words and not corpus.endswith(":train")):
+                raise UserError(
+                    "name what to measure the runs on: --dev FILE with other sentences, or --exam FILE with questions"
+                )
+            held_out = f"{corpus.removesuffix(':train')}:dev"
+        facts = first.record.facts.source if first.record.facts else None
+        return replace(
+            self,
+            names=(),
+            variants=variants,
+            varied=varied,
+            seeds=seeds,
+            runs=runs,
+            corpus=corpus,
+            workers=str(read_workers(self.workers)),
+            dev=held_out if words else None,
+            facts=None if words else facts,
+            exam=None if words else held_out,
         )
 
-
-def make_plan(
-    names: Sequence[str],
-    *,
-    task: str | None = None,
-    vary: str | None = None,
-    preset: str | None = None,
-    config: Path | None = None,
-    given: Settings | None = None,
-    seeds: int | Sequence[int] | None = None,
-    data: Data | None = None,
-    workers: int | str = 0,
-    quick: bool = False,
-    tune: str | Sequence[str] = (),
-    tune_on: str | None = None,
-    tune_seeds: int = 1,
-    trust_code: bool = False,
-    **more: Any,
-) -> Plan:
-    """Make the plan of a comparison; `more` are further fields of the plan, such as probes or title."""
-    data, more = data or Data(), {"started": date.today().isoformat(), **more}
-    for name in more:
-        if name not in (*_MORE, "started"):
-            raise UserError(unknown("argument", name, (*_MORE, *inspect.signature(make_plan).parameters)))
-    margin = more.get("margin")
-    if margin is not None and not 0 < margin < 1:
-        raise UserError(f"--margin is a share between 0 and 1, such as 0.01 for one per cent, not {margin:g}")
-    if any(map(is_run, names)):
-        asked: dict[str, object] = {"task": task, "vary": vary, "preset": preset, "config": config, "seeds": seeds}
-        asked |= {"quick": quick, "tune": tune}
-        _refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
-        with usercode.trusting(trust_code):
-            return _plan_of_runs(names, data, workers, **more)
-    usual = task_class(TaskConfig(task)).preset if task else "small"
-    preset = preset or ("quick" if quick and usual == "small" else usual)
-    values = overlay(load_preset(preset), {"task": {"name": task}})["task"] if task else {}
-    values = merge({"task": values} if values else {}, given or {})
-    variants, varied = make_variants(names, vary, preset, config, values)
-    for one in variants:
-        _refuse_running_text(one.settings(0))
-    chosen = variants[0].settings(0).task
-    data = data.complete(chosen, quick)
-    if task_class(chosen).tested == "sentences":
-        refuse_other_text(varied)
-    elif "probes" in more:
-        raise UserError("--probe is for task words: sentences are measured there")
-    if data.corpus == "prose:train":
-        epochs = _QUICK_EPOCHS if quick else _PROSE_EPOCHS
-        variants = tuple(one.with_default("train", "epochs", epochs) for one in variants)
-    numbers = seed_numbers(seeds, _QUICK_SEEDS if quick else _SEEDS)
-    tuned = _read_tuned([tune] if isinstance(tune, str) else tune, varied)
-    if tuned and not 1 <= tune_seeds <= _MOST_SEEDS:
-        raise UserError(f"--tune-seeds must be a number from 1 to {_MOST_SEEDS}, not {tune_seeds}")
-    if (tune_on or tune_seeds != 1) and not tuned:
-        raise UserError("--tune-on and --tune-seeds need --tune: add settings, such as --tune train.lr=0.001,0.002")
-    trials = len(variants) * tune_seeds * math.prod(len(one.values) for one in tuned) if tuned else 0
-    threads = max(one.settings(0).train.threads or 1 for one in variants)
-    workers = read_workers(workers, threads, max(len(variants) * len(numbers), trials))
-    fields = {
-        **asdict(data),
-        "workers": workers,
-        "quick": quick,
-        "title": _default_title(variants, chosen.name),
-        **more,
-    }
-    if tuned:
-        fields |= {"tune": tuned, "tune_on": tune_on, "tune_seeds": tune_seeds}
-        fields["part"] = "all" if tune_on else "judging"
-    return Plan(variants, varied, numbers, **fields)
+    def check(self) -> None:
+        """Find errors before training: settings of every variant and stage, data, questions that are too long."""
+        sources = self.data.sources(self.corpus, self.facts)
+        exam = self.questions if self.exam else []
+        if self.exam and any(item.answer is None for item in exam):
+            raise UserError(f"{self.exam} has questions without answers: a comparison needs them all")
+        seen, asked = seen_before(self)
+        if seen == asked:
+            raise UserError(
+                f"all of {self.dev or self.exam} is in the training data: measure on other text or questions"
+            )
+        if not (self.sentences if self.words else self.questions):
+            raise UserError(
+                f"{self.dev or self.exam} is too small to choose on one part and judge on another: use --tune-on"
+            )
+        if self.runs:
+            return
+        if self.tune:
+            choosing = tuning_plan(self)
+            shared = set(choosing.sentences) & set(self.sentences) if self.words else _asked(choosing) & _asked(self)
+            if shared:
+                raise UserError(
+                    f"{len(shared):,} of the sentences or questions to choose on are those of the verdict: give other data to"
+                    " --tune-on"
+                )
+            choosing.check()
+        config = self.variants[0].settings(self.seeds[0])
+        tokenizer = stages.learn_tokenizer(config, sources)
+        encode_questions(tokenizer, (item.question for item in exam), config.model.block_size)
+        for variant in self.variants:
+            for stage in stages_of(variant, self):
+                stages.check_settings(variant.settings(self.seeds[0], stage), sources, tokenizer)
+            try_once(variant, self.seeds[0])
 
 
 def _read_tuned(texts: Sequence[str], varied: str) -> tuple[Tuned, ...]:
@@ -312,17 +435,14 @@ def _read_tuned(texts: Sequence[str], varied: str) -> tuple[Tuned, ...]:
 
 def trials_of(plan: Plan) -> list[tuple[Variant, dict[str, Any], Variant]]:
     """The trials of tuning: a variant, the values tried, and the variant with these values."""
-    names = [one.setting for one in plan.tune]
-    points = [dict(zip(names, values, strict=True)) for values in itertools.product(*(one.values for one in plan.tune))]
-    return [
-        (
-            one,
-            point,
-            one.with_settings(", ".join([one.name, *(f"{key}={value}" for key, value in point.items())]), point),
-        )
-        for point in points
-        for one in plan.variants
-    ]
+    settings = [tuned.setting for tuned in plan.tuned]
+    tried = itertools.product(*(tuned.values for tuned in plan.tuned))
+    trials = []
+    for values in (dict(zip(settings, point, strict=True)) for point in tried):
+        for variant in plan.variants:
+            name = ", ".join([variant.name, *(f"{key}={value}" for key, value in values.items())])
+            trials.append((variant, values, variant.with_settings(name, values)))
+    return trials
 
 
 def tuning_plan(plan: Plan) -> Plan:
@@ -330,41 +450,17 @@ def tuning_plan(plan: Plan) -> Plan:
     dev, exam = plan.dev, plan.exam
     if plan.tune_on:
         dev, exam = (plan.tune_on, None) if plan.words else (None, plan.tune_on)
+    free = (seed for seed in itertools.count(_TUNING_SEED) if seed not in plan.seeds)
     return replace(
         plan,
         dev=dev,
         exam=exam,
-        part="all" if plan.tune_on else "choosing",
+        choosing=not plan.tune_on,
         variants=tuple(trial for _, _, trial in trials_of(plan)),
-        seeds=tuple(
-            itertools.islice(
-                (seed for seed in itertools.count(_TUNING_SEED) if seed not in plan.seeds), plan.tune_seeds
-            )
-        ),
+        seeds=tuple(itertools.islice(free, plan.tune_seeds)),
         tune=(),
         tune_on=None,
-        study="tuning",
     )
-
-
-def seed_numbers(seeds: int | Sequence[int] | None, usual: int = _SEEDS) -> tuple[int, ...]:
-    """The seeds 0 to n - 1 for a number n, which is `usual` for None; a list of seeds unchanged."""
-    if isinstance(seeds, int) and not 1 <= seeds <= _MOST_SEEDS:
-        raise UserError(
-            f"--seeds must be a number from 1 to {_MOST_SEEDS}, or seeds such as 3,4,5, not {shortened(seeds)}"
-        )
-    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(range(usual) if seeds is None else seeds)
-    if not numbers or len(set(numbers)) < len(numbers):
-        raise UserError(f"--seeds must be a number of at least 1, or different seeds such as 3,4,5, not {seeds}")
-    for one in numbers:
-        require_seed(one)
-    return numbers
-
-
-def _refuse_for_runs(asked: Sequence[str]) -> None:
-    """Refuse settings for finished runs, which have their own."""
-    if asked:
-        raise UserError(f"finished runs are compared as they are: leave out {', '.join(asked)}")
 
 
 def _refuse_running_text(config: RunConfig) -> None:
@@ -376,36 +472,6 @@ def _refuse_running_text(config: RunConfig) -> None:
         )
 
 
-def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: Any) -> Plan:
-    """Compare finished runs, with the data that they were trained on."""
-    if other := next((name for name in names if not is_run(name)), None):
-        raise UserError(
-            f"{other} is not a run, and finished runs are compared with finished runs only: name its folder"
-        )
-    variants, varied, seeds, runs = from_runs(names)
-    first = Run.open(names[0])
-    _refuse_running_text(stages.stored_config(first))
-    words, corpus = first.record.task.tested == "sentences", _corpus_of(first)
-    facts = first.record.facts.source if first.record.facts else None
-    held_out = data.dev if words else data.exam
-    if words:
-        refuse_other_text(varied)
-    if held_out is None:
-        if corpus is None or not corpora.is_built_in(corpus) or (words and not corpus.endswith(":train")):
-            raise UserError(
-                "name what to measure the runs on: --dev FILE with other sentences, or --exam FILE with questions"
-            )
-        held_out = f"{corpus.removesuffix(':train')}:dev"
-    fields: dict[str, Any] = {
-        "corpus": corpus,
-        "workers": read_workers(workers),
-        "runs": runs,
-        "title": _default_title(variants, stages.stored_config(first).task.name),
-    }
-    fields |= {"dev": held_out} if words else {"facts": facts, "exam": held_out}
-    return Plan(variants, varied, seeds, **fields | more)
-
-
 def _corpus_of(run: Run) -> str | None:
     """The text that a run was trained on, or else the run it was fine-tuned from; None if there is none, or running text."""
     for one in lineage(run):
@@ -414,52 +480,12 @@ def _corpus_of(run: Run) -> str | None:
     return None
 
 
-def _default_title(variants: Sequence[Variant], task: str) -> str:
-    return f"{', '.join(one.name for one in variants)}: which is better at {task}?"
-
-
-def stages_of(variant: Variant, plan: Plan) -> tuple[Stage, ...]:
+def stages_of(variant: Variant, plan: Grid[Any]) -> tuple[Stage, ...]:
     """The training stages of a variant: fine-tuning only if questions are asked that its pretraining does not read."""
     if variant.steps:
         return variant.steps
     reads = task_class(variant.settings(plan.seeds[0]).task).reads_questions
     return ("pretrain",) if plan.words or reads else ("pretrain", "finetune")
-
-
-# Checks
-
-
-def check(plan: Plan) -> None:
-    """Find errors before training: settings of every variant and stage, data, questions that are too long."""
-    sources = plan.data.sources(plan.corpus, plan.facts)
-    exam = plan.questions if plan.exam else []
-    if plan.exam and any(item.answer is None for item in exam):
-        raise UserError(f"{plan.exam} has questions without answers: a comparison needs them all")
-    seen, asked = seen_before(plan)
-    if seen == asked:
-        raise UserError(f"all of {plan.dev or plan.exam} is in the training data: measure on other text or questions")
-    if not (plan.sentences if plan.words else plan.questions):
-        raise UserError(
-            f"{plan.dev or plan.exam} is too small to choose on one part and judge on another: use --tune-on"
-        )
-    if plan.runs:
-        return
-    if plan.tune:
-        choosing = tuning_plan(plan)
-        shared = set(choosing.sentences) & set(plan.sentences) if plan.words else _asked(choosing) & _asked(plan)
-        if shared:
-            raise UserError(
-                f"{len(shared):,} of the sentences or questions to choose on are those of the verdict: give other data to"
-                " --tune-on"
-            )
-        check(choosing)
-    config = plan.variants[0].settings(plan.seeds[0])
-    tokenizer = stages.learn_tokenizer(config, sources)
-    encode_questions(tokenizer, (item.question for item in exam), config.model.block_size)
-    for variant in plan.variants:
-        for stage in stages_of(variant, plan):
-            stages.check_settings(variant.settings(plan.seeds[0], stage), sources, tokenizer)
-        try_once(variant, plan.seeds[0])
 
 
 def _asked(plan: Plan) -> set[str]:
@@ -496,16 +522,3 @@ def seen_before(plan: Plan) -> tuple[int, int]:
         known = {item.question for item in data.questions(plan.facts)} if plan.facts else set()
         measured = [item.question for item in plan.questions]
     return sum(one in known for one in measured), len(measured)
-
-
-def fingerprints(plan: Plan) -> dict[str, str]:
-    """Checksums of everything that could change during a comparison: data and the user's files."""
-    found = plan.data.checksums({key: getattr(plan, key) for key in ("corpus", "dev", "facts", "exam")})
-    if plan.tune_on:
-        corpus, questions = plan.data.corpus, plan.data.questions
-        found["tune_on"] = corpus(plan.tune_on).sha256 if plan.words else stages.checksum(questions(plan.tune_on))
-    found |= {one: plan.data.corpus(one).sha256 for one in {each.corpus for each in plan.variants} if one}
-    if not plan.runs:
-        for one in plan.variants:
-            found |= sums_of_files(one.file, one.given)
-    return found

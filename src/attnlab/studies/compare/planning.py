@@ -112,6 +112,7 @@ def _read_pilot(name: str, plan: Plan, noun: str, unit: str) -> tuple[stats.Comp
     if result is None:
         raise UserError(f"{path} is not a comparison: give --pilot the folder of a finished `attnlab compare`")
     pilot = stored_plan(entry.path)
+    assert isinstance(pilot, Plan)
     if pilot.words != plan.words:
         kinds = ("answers to questions", "perplexity")
         raise UserError(

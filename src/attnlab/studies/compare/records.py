@@ -20,12 +20,13 @@ from attnlab.errors import UserError
 from attnlab.lm import stages
 from attnlab.lm.exams import Score
 from attnlab.lm.perplexity import Probe, SentenceLosses
-from attnlab.store.folders import read_bytes, read_json, reporting_damage
-from attnlab.store.records import restored
+from attnlab.report.parts import LossCurve, StudyResult
+from attnlab.store import records
+from attnlab.store.folders import read_bytes, read_json
 from attnlab.store.runs import Run, RunResult, lineage
-from attnlab.studies.compare.plan import Plan, Published, Tuned
+from attnlab.studies.compare.plan import Grid, Plan, Published, Tuned
 from attnlab.studies.compare.variants import run_differences
-from attnlab.studies.legacy import StudyResult
+from attnlab.studies.study import load
 
 T = TypeVar("T")
 READ_TWICE = 200  # texts that are also read word by word
@@ -316,8 +317,8 @@ class SeedRun:
 
     seed: int
     folder: str
-    values: dict[str, float]
-    metrics: tuple[dict[str, float | None], ...] = ()
+    values: dict[str, float | None]
+    curve: LossCurve = LossCurve()
     epochs: tuple[dict[str, float | None], ...] = ()
 
 
@@ -429,7 +430,6 @@ class Tuning:
 class ComparisonResult(StudyResult):
     """The result of a comparison; the first variant is the reference, and the first figure is tested."""
 
-    kind: str = "comparison"
     question: str
     varied: str
     seeds: tuple[int, ...]
@@ -465,12 +465,8 @@ class ComparisonResult(StudyResult):
 
 def read_result(folder: Path) -> ComparisonResult | None:
     """The result of a finished comparison; None if the folder holds the result of another study."""
-    path = folder / "result.json"
-    stored = read_json(path)
-    if stored.get("kind") != "comparison":
-        return None
-    with reporting_damage(path):
-        return restored(ComparisonResult, stored)
+    plan = load(folder)
+    return plan.read_result(folder) if isinstance(plan, Plan) else None
 
 
 # Finished runs
@@ -506,12 +502,10 @@ class Record:
 
 
 def _measured_in(folder: Path) -> Measured:
-    path = folder / "measured.json"
-    with reporting_damage(path):
-        return restored(Measured, read_json(path))
+    return records.read(Measured, folder / "measured.json")
 
 
-def read_measured(plan: Plan, folder: Path, name: str, seed: int) -> Measured:
+def read_measured(plan: Grid[Any], folder: Path, name: str, seed: int) -> Measured:
     """The measurements of a run."""
     return _measured_in(plan.measured(folder, name, seed))
 
@@ -519,7 +513,7 @@ def read_measured(plan: Plan, folder: Path, name: str, seed: int) -> Measured:
 Records = Mapping[str, Sequence[Record]]  # by variant, in the order of the seeds
 
 
-def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
+def read_records(plan: Grid[Any], folder: Path) -> dict[str, list[Record]]:
     """All runs by variant, in the order of the seeds."""
     found: dict[str, list[Record]] = {}
     for variant in plan.variants:
@@ -560,7 +554,7 @@ def refuse_differences(plan: Plan, records: Records) -> None:
         for record in rows:
             own = lineage(record.run)
             found = (
-                run_differences(first, own, {plan.varied, *(one.setting for one in plan.tune)})
+                run_differences(first, own, {plan.varied, *(tuned.setting for tuned in plan.tuned)})
                 | run_differences(lineage(rows[0].run), own)
                 | _misplaced(plan, name, record, own)
             )

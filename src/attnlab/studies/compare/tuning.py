@@ -16,12 +16,12 @@ from rich.console import Console
 from attnlab import stats
 from attnlab.errors import AttnlabError
 from attnlab.lm.progress import say
-from attnlab.store.folders import add_files, is_written, read_json, reporting_damage, to_json, write_folder
-from attnlab.store.records import plain, restored
+from attnlab.store import records
+from attnlab.store.folders import add_files, is_written, write_folder
 from attnlab.studies.compare import jobs
-from attnlab.studies.compare.plan import Plan, fingerprints, trials_of, tuning_plan
+from attnlab.studies.compare.plan import Grid, Plan, trials_of, tuning_plan
 from attnlab.studies.compare.records import Trial, Tuning, figures, read_measured
-from attnlab.studies.legacy import refuse_changes
+from attnlab.studies.study import load
 
 FOLDER, FILE = "tuning", "tuning.json"
 
@@ -32,10 +32,9 @@ def tune(plan: Plan, folder: Path, console: Console) -> None:
         return
     trying, place = tuning_plan(plan), folder / FOLDER
     if not place.exists():
-        stored = {"study": trying.study, "plan": plain(trying), "fingerprints": fingerprints(trying)}
-        write_folder(place, "trials", {"study.json": to_json(stored)})
-    refuse_changes(read_json(place / "study.json")["fingerprints"], fingerprints(trying))
-    names = ", ".join(tuned.setting for tuned in plan.tune)
+        write_folder(place, "trials", {"study.json": trying.study_json()})
+    trying.refuse_changes(place)
+    names = ", ".join(tuned.setting for tuned in plan.tuned)
     say(console, f"tuning {names}: {len(trying.order())} runs")
     failed = jobs.try_all(trying, place, console)
     # A value at which training diverges is a bad value; anything else is no fault of the value.
@@ -44,7 +43,7 @@ def tune(plan: Plan, folder: Path, console: Console) -> None:
     tuning = choose(plan, trying, place, failures)
     for name, values in tuning.chosen.items():
         say(console, f"tuned {name}: " + ", ".join(f"{key}={value}" for key, value in values.items()))
-    add_files(folder, {FILE: to_json(plain(tuning))})
+    add_files(folder, {FILE: records.encode(tuning)})
 
 
 def choose(plan: Plan, trying: Plan, folder: Path, failures: Mapping[tuple[str, int], str]) -> Tuning:
@@ -64,7 +63,7 @@ def choose(plan: Plan, trying: Plan, folder: Path, failures: Mapping[tuple[str, 
         for variant in plan.variants
     }
     items = len(trying.sentences if plan.words else trying.questions)
-    return Tuning(plan.tune, column.key, items, trying.seeds, tuple(trials), chosen)
+    return Tuning(plan.tuned, column.key, items, trying.seeds, tuple(trials), chosen)
 
 
 def _best(trials: Sequence[Trial], lower: bool) -> dict[str, Any]:
@@ -81,15 +80,14 @@ def _best(trials: Sequence[Trial], lower: bool) -> dict[str, Any]:
 
 def choice_of(folder: Path) -> Tuning | None:
     """The stored choice of a comparison, or None if nothing was tuned yet."""
-    return restored(Tuning, read_json(folder / FILE)) if is_written(folder / FILE) else None
+    return records.read(Tuning, folder / FILE) if is_written(folder / FILE) else None
 
 
-def stored_plan(folder: Path) -> Plan:
+def stored_plan(folder: Path) -> Grid[Any]:
     """The plan stored in a folder, with the values chosen by tuning."""
-    path = folder / "study.json"
-    with reporting_damage(path):
-        plan = restored(Plan, read_json(path)["plan"])
-    return with_choice(plan, folder)
+    plan = load(folder)
+    assert isinstance(plan, Grid)
+    return with_choice(plan, folder) if isinstance(plan, Plan) else plan
 
 
 def with_choice(plan: Plan, folder: Path) -> Plan:
