@@ -103,11 +103,18 @@ class _Listed:
 
 
 @dataclass(frozen=True)
+class _Options:
+    """What lists show of the options of a study."""
+
+    preset: str | None = None
+
+
+@dataclass(frozen=True)
 class _Plan:
     """What lists show of a study.json."""
 
     study: str
-    plan: _Listed
+    plan: _Options
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ from attnlab.corpora import Question, load_questions
 from attnlab.errors import UserError
 from attnlab.lm.exams import Examination
 from attnlab.lm.perplexity import SentenceLosses
-from attnlab.store.runs import FORMAT
+from attnlab.store.folders import write_manifest
+from attnlab.store.records import encode
+from attnlab.store.runs import DataSource, RunRecord, Step
 from attnlab.studies.compare import Compare
 from attnlab.studies.compare.judge import judge
 from attnlab.studies.compare.records import AuditSummary
@@ -35,6 +37,8 @@ Answers = Callable[[int, int], bool]  # of seed and question
 def write(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    if path.parent.name.startswith("seed-"):
+        write_manifest(path.parent, "measurement" if "measured" in path.parts else "run")
 
 
 def losses(mean: float, seed: int) -> SentenceLosses:
@@ -48,12 +52,10 @@ def losses(mean: float, seed: int) -> SentenceLosses:
 def make_run(plan: Compare, folder: Path, name: str, seed: int, **result: Any) -> Path:
     """A finished run without a model."""
     path = plan.path(folder, name, seed)
-    config = plan.find(name).settings(seed).to_dict()
-    sources = {"corpus": {"source": plan.corpus, "sha256": "a"}, "facts": None}
-    stored = {"format": FORMAT, "stage": "pretrain", "config": config, "task": {}, "data": sources, "base": None}
-    write(path / "config.json", stored)
+    settings, corpus = plan.find(name).settings(seed).to_dict(), DataSource(str(plan.corpus), "a")
+    write(path / "config.json", encode(RunRecord("pretrain", settings, corpus=corpus)).decode())
     write(path / "env.json", {"torch": "2"})
-    write(path / "metrics.jsonl", '{"step": 1, "tokens": 9, "loss": 2.0, "seconds": 0.1, "rate": 1.0}\n')
+    write(path / "metrics.jsonl", json.dumps(asdict(Step(1, 1.0, 1.0, 2.0, 1.0, 9, 0.1))) + "\n")
     figures = {"final_loss": 2.0, "seconds": 10.0, "tokens": 100, "tokens_per_second": 10, "parameters": 5}
     write(path / "result.json", {**figures, "peak_memory": 7, "threads": 1, "processes": 1, **result})
     return path
@@ -240,10 +242,10 @@ def change(path: Path, *keys: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "says"),
     [
-        (("config", "train", "lr"), 0.5, r"train\.lr"),
-        (("config", "seed"), 7, "seed"),
-        (("config", "model", "mechanism"), "linear", r"model\.mechanism|variant"),
-        (("data", "corpus", "sha256"), "b", "data"),
+        (("settings", "train", "lr"), 0.5, r"train\.lr"),
+        (("settings", "seed"), 7, "seed"),
+        (("settings", "model", "mechanism"), "linear", r"model\.mechanism|variant"),
+        (("corpus", "sha256"), "b", "data"),
         (("stage",), "scratch", "stage"),
     ],
 )
@@ -287,7 +289,7 @@ def test_time_and_tokens_of_what_came_before_count(tmp_path: Path) -> None:
     # And so do their settings.
     change(
         plan.path(tmp_path, "linear", 1).with_name("seed-1-pretrain") / "config.json",
-        "config",
+        "settings",
         "train",
         "lr",
         value=9.0,
@@ -302,7 +304,7 @@ def test_what_a_finished_run_started_from_may_have_its_own_seed(tmp_path: Path) 
     for path in paths.values():
         base = path.with_name(f"{path.name}-base")
         shutil.copytree(path, base)
-        change(base / "config.json", "config", "seed", value=40)
+        change(base / "config.json", "settings", "seed", value=40)
         change(path / "config.json", "base", value=f"../{base.name}")
     with pytest.raises(UserError, match="differ in seed"):
         judged(plan, tmp_path)
