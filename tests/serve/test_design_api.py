@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import tomllib
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +208,26 @@ def test_impossible_is_an_answer_that_needs_a_proof(client: httpx.Client) -> Non
     text = (_EXAMPLES / "a1.toml").read_text()
     marks = posted(client, "mark", {"text": text, "answers": {"copy": "impossible", "middle": "impossible"}})
     assert [one["passed"] for one in marks["tasks"]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("10*K[0]", "10*K[0]"),
+        ("[V[0], 1]", "[V[0], 1]"),
+        ("0, 5e-1, 1", [0, Decimal("0.5"), 1]),
+        ("[1, 2]", [1, 2]),
+        (" -5.5e-3 ", Decimal("-0.0055")),
+        ("impossible", "impossible"),
+        ("{A = [[1, 0]], b = 3}", {"A": [[1, 0]], "b": 3}),
+        ("007", "007"),
+        ('a"b', 'a"b'),
+        ("[1", "[1"),
+        ("1\nother = 2", "1\nother = 2"),
+        ("größe 😀", "größe 😀"),
+    ],
+)
+def test_saved_answers_are_the_file_that_the_command_marks(client: httpx.Client, typed: str, value: object) -> None:
+    name = 'task "1" 😀'
+    text = posted(client, "answers", {"answers": {name: typed, "empty": " "}})["text"]
+    assert tomllib.loads(text, parse_float=Decimal) == {name: value}

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 from xml.etree import ElementTree
 
 import pytest
 from serving import Served
-
-from attnlab.serve.design import read_answer
 
 _SLOW = 60_000  # milliseconds: the first question starts a process
 _INSIDE = "/design?preset=inside&j=3"
@@ -294,25 +290,6 @@ def test_a_sheet_is_answered_by_dragging_and_by_typing(page: Any, served: Served
     with page.expect_download() as download:
         page.get_by_role("button", name="Save as answers.toml").click()
     assert 'average two" = "(K[0] + K[1])/2"' in download.value.path().read_text()
-
-
-def test_saved_answers_are_read_as_the_page_marks_them(page: Any, served: Served) -> None:
-    typed = [
-        "10*K[0]",
-        "[V[0], 1]",
-        "0, 1",
-        "[1, 2]",
-        "-5.5e-3",
-        "impossible",
-        "{A = [[1, 0]], b = 3}",
-        "007",
-        ".5",
-        'a"b',
-        "[1",
-    ]
-    script = "(answers) => import('/static/views/design/state.js').then((state) => state.answersToml(answers))"
-    text = page.evaluate(script, {f"task {one}": one for one in typed})
-    assert tomllib.loads(text, parse_float=Decimal) == {f"task {one}": read_answer(one) for one in typed}
 
 
 def test_a_sheet_comes_from_a_file_or_is_pasted(page: Any, served: Served) -> None:

@@ -6,6 +6,7 @@ attnlab.course marks. Both are imported by the tasks only, because the server im
 
 from __future__ import annotations
 
+import json
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -215,13 +216,24 @@ class SheetTasks(Struct, frozen=True):
     tasks: list[SheetTask]
 
 
-class SheetAnswers(Query, frozen=True):
+class TypedAnswers(Query, frozen=True):
     """Answers by the name of the task, as typed: numbers, an expression, or the word impossible."""
 
-    text: SheetText
     answers: Annotated[
         dict[Annotated[str, Meta(max_length=200)], Annotated[str, Meta(max_length=5000)]], Meta(max_length=100)
     ]
+
+
+class SheetAnswers(TypedAnswers, frozen=True):
+    """Answers to a sheet."""
+
+    text: SheetText
+
+
+class AnswersFile(Struct, frozen=True):
+    """The file of answers that `attnlab check` marks."""
+
+    text: str
 
 
 class SheetMarks(Struct, frozen=True):
@@ -369,23 +381,31 @@ def mark(_: Options, answers: SheetAnswers) -> SheetMarks:
         sheet = _sheet(answers.text, Path(folder))[1]
         if sheet is None:
             raise UserError("no task of this sheet can be answered here; mark it with attnlab check")
-        typed = {name: read_answer(text) for name, text in answers.answers.items() if text.strip()}
+        typed = {name: _as_toml(text)[1] for name, text in answers.answers.items() if text.strip()}
         marked = mark_student(sheet, Answers("page", Path(folder), typed))
     return SheetMarks(marked.points, marked.most, marked.notes, marked.outcomes)
 
 
-def read_answer(typed: str) -> Any:
-    """An answer as typed: a TOML value, numbers with commas, or else an expression."""
+def write_answers(_: Options, answers: TypedAnswers) -> AnswersFile:
+    """A file with the answers as they are marked; what was left empty is left out."""
+    filled = [(name, typed) for name, typed in answers.answers.items() if typed.strip()]
+    lines = [f"{json.dumps(name, ensure_ascii=False)} = {_as_toml(typed)[0]}\n" for name, typed in filled]
+    return AnswersFile("".join(lines))
+
+
+def _as_toml(typed: str) -> tuple[str, Any]:
+    """An answer as TOML, and its value: what was typed if it is a value or numbers with commas, else an expression."""
     from attnlab.design import check
 
-    for source in (typed, f"[{typed}]"):
+    text = typed.strip()
+    for source in (text, f"[{text}]"):
         try:
-            settings = check.parse(f"answer = {source.strip()}", Path("the answer"))
+            settings = check.parse(f"answer = {source}", Path("the answer"))
         except DataError:
             continue
         if len(settings) == 1:
-            return settings["answer"]
-    return typed.strip()
+            return source, settings["answer"]
+    return json.dumps(text, ensure_ascii=False), text
 
 
 ROUTES = (
@@ -394,4 +414,5 @@ ROUTES = (
     Route("GET", "/design/sheets", Query, examples),
     Route("POST", "/design/sheet", SheetContent, read_sheet, "solver"),
     Route("POST", "/design/mark", SheetAnswers, mark, "solver"),
+    Route("POST", "/design/answers", TypedAnswers, write_answers, "solver"),
 )

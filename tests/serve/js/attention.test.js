@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { attend, hull, niceAbove, p95, restBound, snap, softmax } from "../../../src/attnlab/serve/static/lib/attention.js";
 import {
-  PRESETS, answersToml, configurationOf, presetOf, queryOf, readConfiguration, readQuestion, readRows, resized, splitQuery, writeConfiguration, writeQuestion,
+  PRESETS, configurationOf, presetOf, queryOf, readConfiguration, readQuestion, readRows, resized, splitQuery, writeConfiguration, writeQuestion,
 } from "../../../src/attnlab/serve/static/views/design/state.js";
 
 /** @param {number} x @param {number} y */
@@ -120,18 +120,4 @@ test("dimensions are added as zeros and taken away", () => {
 test("an unchanged preset is recognised", () => {
   for (const preset of PRESETS) assert.equal(presetOf(configurationOf(preset)), preset);
   assert.equal(presetOf({ ...configurationOf(PRESETS[0]), scale: 7 }), undefined);
-});
-
-test("answers become a file for attnlab check", () => {
-  const text = answersToml({ a: "10*K[0]", 'b "c"': "0, 5e-1, 1", d: "[1, 2]", e: " ", f: "5.5", g: "impossible", h: '{A = [[1]], b = 3}' });
-  assert.equal(text, '"a" = "10*K[0]"\n"b \\"c\\"" = [0, 5e-1, 1]\n"d" = [1, 2]\n"f" = 5.5\n"g" = "impossible"\n"h" = {A = [[1]], b = 3}\n');
-});
-
-test("only values of TOML are written as they are", () => {
-  for (const typed of ["[V[0], 1]", "[1, K]", "{a = 1, a = 2}", "{a = 1,}", "{A = }", "007", ".5", "1 2", "[1", "1]", '"a" + "b"', "[1,, 2]", "1.5.2", "True"]) {
-    assert.equal(answersToml({ a: typed }), `"a" = ${JSON.stringify(typed)}\n`);
-  }
-  for (const typed of ["-1.5e3", "[[1, 2], [3, 4,]]", "[]", "{}", "{A = [[1, 0]], b = {c = -1}}", '"10*K[0]"', "true"]) {
-    assert.equal(answersToml({ a: typed }), `"a" = ${typed}\n`);
-  }
 });

@@ -1,8 +1,7 @@
 // Reports: fragments that the server renders, made interactive, with export of every chart and table.
 import { enhancements } from "../report.js";
-import { asCsv } from "./csv.js";
 import { h, fragment } from "./dom.js";
-import { asLatex } from "./latex.js";
+import { asCsv, asLatex } from "./tables.js";
 
 /**
  * Saves a file in the browser.

@@ -10,7 +10,6 @@ import { Playground } from "./design/playground.js";
 import { Sheet } from "./design/sheet.js";
 import { Solver } from "./design/solver.js";
 import { MOST_DIMENSIONS, MOST_POINTS, PRESETS, configurationOf, presetOf, readConfiguration, readQuestion, resized, samePoints, writeConfiguration } from "./design/state.js";
-import { tabs } from "./design/tabs.js";
 
 /** @typedef {import("./design/state.js").Configuration} Configuration */
 
@@ -66,6 +65,38 @@ const numbersPanel = (playground) => {
     h("label", { class: "inline" }, sqrt, h("span", {}, "divide scores by √d")),
   );
   return { show, element: h("div", {}, controls, numbers.element) };
+};
+
+/**
+ * Tabs, which the arrow keys move through as well.
+ * @param {string} label  of the list of tabs
+ * @param {[string, string, HTMLElement][]} parts  name, title, panel
+ * @param {string} first  the name of the one to open
+ * @param {(name: string) => void} opened
+ */
+const tabs = (label, parts, first, opened) => {
+  const buttons = parts.map(([name, words], i) =>
+    h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => open(i) }, words));
+  const panels = parts.map(([name, , panel]) => h("section", { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}` }, panel));
+  /** @param {number} place */
+  const open = (place) => {
+    buttons.forEach((button, i) => {
+      button.setAttribute("aria-selected", String(i === place));
+      button.tabIndex = i === place ? 0 : -1;
+      panels[i].hidden = i !== place;
+    });
+    opened(parts[place][0]);
+  };
+  /** @param {KeyboardEvent} event */
+  const key = (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    const to = (buttons.findIndex((button) => button === document.activeElement) + step + parts.length) % parts.length;
+    open(to);
+    buttons[to].focus();
+  };
+  open(Math.max(0, parts.findIndex(([name]) => name === first)));
+  return h("div", { class: "tabs" }, h("div", { role: "tablist", "aria-label": label, onkeydown: key }, buttons), panels);
 };
 
 /** @param {HTMLElement} root @param {string[]} _ @param {AbortSignal} signal */

@@ -1,6 +1,6 @@
 // The catalogue of mechanisms, the page of one of them, and the audit of a pasted class.
 import { readState, writeState } from "../lib/address.js";
-import { get, post } from "../lib/api.js";
+import { ApiError, get, post } from "../lib/api.js";
 import { fragment, h } from "../lib/dom.js";
 import { showReport } from "../lib/report.js";
 
@@ -106,36 +106,43 @@ const tile = (one) => h("li", {},
       labels(one))));
 
 /**
- * Runs a slow request and tells its seconds; a second press cancels it.
- * @param {HTMLButtonElement} button
- * @param {HTMLElement} status
+ * A button that makes a slow request and tells its seconds; pressed again, it cancels it.
+ * @param {string} label
  * @param {string} doing
- * @param {(own: AbortSignal) => Promise<void>} run
- * @param {AbortSignal} signal
+ * @param {(signal: AbortSignal) => Promise<void>} request
+ * @param {AbortSignal} left  that of the view
  */
-const whileWaiting = async (button, status, doing, run, signal) => {
-  const control = new AbortController();
-  const label = button.textContent ?? "";
-  const began = Date.now();
-  const tell = () => (status.textContent = `${doing} … ${Math.round((Date.now() - began) / 1000)} s`);
-  const timer = setInterval(tell, 1000);
-  const cancel = () => control.abort();
-  signal.addEventListener("abort", cancel);
-  tell();
-  button.textContent = "Cancel";
-  button.addEventListener("click", cancel);
-  try {
-    await run(control.signal);
-    status.textContent = "";
-  } catch (error) {
-    status.textContent = "";
-    if (!control.signal.aborted) throw error;
-  } finally {
-    clearInterval(timer);
-    signal.removeEventListener("abort", cancel);
-    button.removeEventListener("click", cancel);
-    button.textContent = label;
-  }
+const slowButton = (label, doing, request, left) => {
+  const status = h("p", { class: "progress", role: "status" });
+  const button = h("button", { type: "button", class: "primary" }, label);
+  /** @type {AbortController | null} */
+  let running = null;
+  left.addEventListener("abort", () => running?.abort());
+  button.addEventListener("click", async () => {
+    if (running) return running.abort();
+    const { signal } = running = new AbortController();
+    const began = Date.now();
+    const tell = () => (status.textContent = `${doing} … ${Math.round((Date.now() - began) / 1000)} s`);
+    const timer = setInterval(tell, 1000);
+    tell();
+    button.textContent = "Cancel";
+    try {
+      await request(signal);
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    } finally {
+      clearInterval(timer);
+      running = null;
+      status.textContent = "";
+      button.textContent = label;
+    }
+  });
+  /** @param {string} words */
+  const rename = (words) => {
+    label = words;
+    if (!running) button.textContent = words;
+  };
+  return { button, status, rename };
 };
 
 /**
@@ -144,30 +151,16 @@ const whileWaiting = async (button, status, doing, run, signal) => {
  * @param {AbortSignal} signal
  */
 const measurement = (what, signal) => {
-  const status = h("p", { class: "progress", role: "status" });
   const place = h("div", { class: "found" });
-  const button = h("button", { type: "button", class: what.earlier ? "" : "primary" }, what.button);
   const when = h("p", { class: "quiet" });
+  const { button, status, rename } = slowButton(what.button, what.doing, async (own) => show(await post(what.path, {}, own)), signal);
   /** @param {Measured} found */
   const show = (found) => {
     showReport(place, found.html);
     when.textContent = found.date ? `Measured on ${found.date} in ${found.seconds} s, on the machine of this server.` : "";
     button.className = "";
-    button.textContent = `${what.button} again`;
+    rename(`${what.button} again`);
   };
-  let busy = false;
-  button.addEventListener("click", async () => {
-    if (busy) return;
-    busy = true;
-    /** @type {Measured | null} */
-    let found = null;
-    try {
-      await whileWaiting(button, status, what.doing, async (own) => { found = await post(what.path, {}, own); }, signal);
-    } finally {
-      busy = false;
-    }
-    if (found) show(found);
-  });
   if (what.earlier) show(what.earlier);
   return h("section", { "aria-labelledby": what.id },
     h("h2", { id: what.id }, what.title), h("p", {}, what.about), h("div", { class: "controls" }, button), status, when, place);
@@ -185,25 +178,16 @@ const pasting = (allowed, signal) => {
   const code = h("textarea", { rows: "18", spellcheck: "false", autocapitalize: "off", maxlength: "100000" });
   code.value = EXAMPLE;
   const name = h("input", { type: "text", maxlength: "100", placeholder: "the last class", autocomplete: "off" });
-  const button = h("button", { type: "button", class: "primary" }, "Audit");
-  const status = h("p", { class: "progress", role: "status" });
   const place = h("div", { class: "found", "aria-live": "polite" });
-  let busy = false;
-  button.addEventListener("click", async () => {
-    if (busy) return;
-    busy = true;
+  const { button, status } = slowButton("Audit", "Auditing", async (own) => {
     place.replaceChildren();
     try {
-      await whileWaiting(button, status, "Auditing", async (own) => {
-        const found = await post("mechanisms/pasted", { code: code.value, class_name: name.value.trim() }, own);
-        showReport(place, found.html);
-      }, signal);
+      showReport(place, (await post("mechanisms/pasted", { code: code.value, class_name: name.value.trim() }, own)).html);
     } catch (error) {
-      place.replaceChildren(h("p", { class: "notice" }, error instanceof Error ? error.message : String(error)));
-    } finally {
-      busy = false;
+      if (!(error instanceof ApiError)) throw error;
+      place.replaceChildren(h("p", { class: "notice" }, error.message));
     }
-  });
+  }, signal);
   return h("section", { "aria-labelledby": "own-class" }, heading,
     h("p", {}, "Paste a module that is built as Class(n_embd, n_head, block_size) and turns vectors (batch, tokens, n_embd) into others."
       + " It runs in a process of its own, for at most 60 seconds and with 2 GB of memory."

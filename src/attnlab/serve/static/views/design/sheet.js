@@ -4,7 +4,7 @@ import { pack, unpack } from "../../lib/address.js";
 import { h } from "../../lib/dom.js";
 import { save } from "../../lib/report.js";
 import { shown } from "./format.js";
-import { answersToml, center, queryOf, shortNumber } from "./state.js";
+import { center, queryOf, shortNumber } from "./state.js";
 
 /** @typedef {import("./playground.js").Playground} Playground */
 /**
@@ -134,7 +134,7 @@ export class Sheet {
         "div",
         { class: "controls" },
         this.markButton,
-        h("button", { type: "button", onclick: () => save(new Blob([answersToml(this.#answers())], { type: "application/toml" }), "answers.toml") }, "Save as answers.toml"),
+        h("button", { type: "button", onclick: () => this.#save() }, "Save as answers.toml"),
         this.total,
       ),
     );
@@ -273,6 +273,11 @@ export class Sheet {
   /** What was typed, by task. */
   #answers() {
     return Object.fromEntries(this.cards.filter((card) => !card.task.why_not).map((card) => [card.task.name, card.input.value]));
+  }
+
+  async #save() {
+    const { text } = await post("design/answers", { answers: this.#answers() });
+    save(new Blob([text], { type: "application/toml" }), "answers.toml");
   }
 
   async #mark() {

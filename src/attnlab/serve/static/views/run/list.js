@@ -1,11 +1,10 @@
 // The table of all runs, with search, filters and sorting; it is kept up to date by events.
 import { readState, writeState } from "../../lib/address.js";
 import { ApiError, get } from "../../lib/api.js";
-import { asCsv } from "../../lib/csv.js";
 import { firstRun } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
-import { asLatex } from "../../lib/latex.js";
 import { save } from "../../lib/report.js";
+import { asCsv, asLatex } from "../../lib/tables.js";
 import { address, amount, arrange, choose, conditions, duration, exported, figure, last, moment, received, stateWords } from "./entries.js";
 import { follow, oneAtATime } from "./live.js";
 

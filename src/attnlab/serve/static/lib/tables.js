@@ -1,4 +1,15 @@
-// Tables for LaTeX, with the package booktabs.
+// Tables as files: comma-separated values that spreadsheets read as they are meant, and LaTeX with the package booktabs.
+
+/** A cell: numbers stay numbers, and a text that a spreadsheet would run as a formula is marked as text. @param {string} text */
+export const csvCell = (text) => {
+  const plain = text.replaceAll("−", "-");
+  const number = /^[-+]?[\d.,]+(e[-+]?\d+)?( ?%)?$/i.test(plain);
+  const safe = !number && /^[=+@\t\r-]/.test(plain) ? `'${plain}` : plain;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+};
+
+/** @param {string[][]} rows */
+export const asCsv = (rows) => rows.map((row) => row.map(csvCell).join(",") + "\r\n").join("");
 
 /** @type {Record<string, string>} */
 const SPECIAL = {
