@@ -46,9 +46,9 @@ class Access:
         """The name of the cookie; browsers do not tell ports apart, so it has the port in it."""
         return f"attnlab-{self.port}"
 
-    def knows(self, given: str) -> bool:
+    def knows(self, token: str) -> bool:
         """Whether this is the token."""
-        return hmac.compare_digest(given.encode(), self.token.encode())
+        return hmac.compare_digest(token.encode(), self.token.encode())
 
 
 def hosts_of(names: Iterable[str], port: int) -> frozenset[str]:
@@ -74,11 +74,11 @@ class Guard:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = {name for name, _ in message["headers"]}
+                present = {name for name, _ in message["headers"]}
                 added = {**_HEADERS, "cache-control": "no-store"}
                 message["headers"] = [
                     *message["headers"],
-                    *((k.encode(), v.encode()) for k, v in added.items() if k.encode() not in given),
+                    *((k.encode(), v.encode()) for k, v in added.items() if k.encode() not in present),
                 ]
             await send(message)
 
@@ -106,9 +106,9 @@ class Guard:
 
     def _may(self, scope: Scope, headers: Mapping[str, str]) -> bool:
         """Whether a request has the token and does not come from another site."""
-        kind, _, given = headers.get("authorization", "").partition(" ")
+        kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return self.access.knows(given)
+            return self.access.knows(token)
         try:
             cookies = SimpleCookie(headers.get("cookie", ""))
         except CookieError:
