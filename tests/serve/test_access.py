@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from attnlab.errors import UserError
 from attnlab.serve.access import BODY_LIMIT, REQUEST_LIMIT, Access, Guard, hosts_of
-from attnlab.serve.app import create_app
+from attnlab.serve.app import LIVE_PAGES, create_app
 from attnlab.serve.routes import Options
 from attnlab.serve.server import bind
 
@@ -126,6 +126,19 @@ def test_more_requests_at_a_time_than_allowed_are_refused_and_may_try_again(tmp_
             assert (await client.get("/api/slow")).status_code == 200
 
     run_async(check())
+
+
+def test_more_live_pages_than_allowed_are_refused(tmp_path: Path) -> None:
+    app = create_app(Options(tmp_path))
+    app.state.lab.streams = LIVE_PAGES
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+            return await client.get("/api/events/runs")
+
+    answer = run_async(ask())
+    assert answer.status_code == 429
+    assert answer.json()["error"].startswith("too many live pages")
 
 
 def test_a_file_that_the_browser_has_is_not_sent_again(served: Served) -> None:

@@ -131,7 +131,7 @@ class Lab:
     async def _events(self, request: Request, values: AsyncGenerator[Any]) -> Response:
         """Server-sent events, one per value; None keeps the connection open."""
         if self.streams >= LIVE_PAGES:
-            raise Busy(f"too many live pages: close one of {LIVE_PAGES}")
+            raise Busy(f"too many live pages ({LIVE_PAGES}): close one")
         first = await anext(values)  # an error has its own status
 
         async def messages() -> AsyncIterator[bytes]:
