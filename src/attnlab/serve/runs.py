@@ -18,7 +18,6 @@ from msgspec import Meta, Struct
 
 from attnlab import studies
 from attnlab.errors import AttnlabError, AttnlabWarning, UserError
-from attnlab.hf.documents import read_classification
 from attnlab.measure import bench
 from attnlab.report.document import Document, Notice
 from attnlab.report.html import as_fragment
@@ -148,6 +147,8 @@ def _stored_report(entry: Entry) -> Document | None:
     if entry.kind == "study" and entry.state == "complete":
         return studies.document_of(path)
     if entry.kind == "classifier" and entry.state == "complete":
+        from attnlab.hf.documents import read_classification  # which imports numpy
+
         return read_classification(path)
     if entry.kind in ("study", "run"):
         return document_of_runs(side_by_side([entry], [str(path)]))
