@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from serving import Served
 
+from attnlab.store.folders import Manifest
+
 MALICIOUS = "<img src=x onerror=alert(1)>"
 _TIMEOUT = 60_000
 
@@ -26,6 +28,8 @@ def growing(served: Served) -> Iterator[tuple[Path, list[str]]]:
     (run / "metrics.jsonl").write_text("".join(rows[:third]), encoding="utf-8")
     for name in ("result.json", "manifest.json"):
         (run / name).rename(run / f".{name}")
+    begun = {"config.json": (run / "config.json").read_bytes()}  # what is sealed when training starts
+    (run / "manifest.json").write_bytes(Manifest.of("run", begun).to_bytes())
     yield run, rows[third:]
     shutil.rmtree(run)
 
@@ -35,7 +39,7 @@ def hostile(served: Served) -> Iterator[str]:
     """A folder whose name is markup."""
     folder = served.root / MALICIOUS
     folder.mkdir()
-    (folder / "config.json").write_text("{", encoding="utf-8")
+    (folder / "manifest.json").write_text("{", encoding="utf-8")
     yield MALICIOUS
     shutil.rmtree(folder)
 
