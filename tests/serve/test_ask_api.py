@@ -6,9 +6,10 @@ import asyncio
 import base64
 import json
 import math
-import multiprocessing
+import os
 import sys
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -272,9 +273,15 @@ def test_the_server_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def workers() -> set[int | None]:
+def workers() -> set[int]:
     """The processes of the servers of these tests, which are threads of this one."""
-    return {one.pid for one in multiprocessing.active_children()}
+    processes = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
+            if parent == os.getpid() and b"attnlab.supervisor" in path.with_name("cmdline").read_bytes():
+                processes.add(int(path.parent.name))
+    return processes
 
 
 def test_a_client_that_goes_away_leaves_the_model_loaded(ask_root: Path) -> None:

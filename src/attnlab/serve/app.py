@@ -29,6 +29,7 @@ from attnlab.serve.routes import Forbidden, NotFound, Options, Q, Route, WorkerN
 from attnlab.serve.worker import Busy, TimeLimit, Worker, import_all
 from attnlab.store.folders import digest
 from attnlab.store.records import encode_line
+from attnlab.supervisor import name_of
 
 VIEWS = ("design", "ask", "runs", "mechanisms")
 ROUTES = (*design.ROUTES, *ask.ROUTES, *runs.ROUTES, *mechanisms.ROUTES)
@@ -119,13 +120,13 @@ class Lab:
         if inspect.isasyncgenfunction(task):
             return await self._events(request, task(*arguments))
         if route.worker is None:
-            content = await asyncio.to_thread(encoded, task, *arguments)
-            return Response(content, media_type="application/json")
+            content = await asyncio.to_thread(task, *arguments)
+            return Response(encode_line(content), media_type="application/json")
         worker = self.workers[route.worker]
         if inspect.isgeneratorfunction(task):
-            lines = worker.stream(encoded, task, *arguments, timeout=route.seconds)
+            lines = worker.stream(encoded, name_of(task), arguments, timeout=route.seconds)
             return await _as_lines(request, lines)
-        running = worker.run(encoded, task, *arguments, timeout=route.seconds)
+        running = worker.run(encoded, name_of(task), arguments, timeout=route.seconds)
         return Response(await _while_connected(request, running), media_type="application/json")
 
     async def _events(self, request: Request, values: AsyncGenerator[Any]) -> Response:

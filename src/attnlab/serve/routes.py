@@ -16,6 +16,7 @@ import msgspec
 
 from attnlab.errors import AttnlabError
 from attnlab.store.records import encode_line
+from attnlab.supervisor import find_function, typed_arguments
 
 WorkerName = Literal["models", "solver", "reports", "measures"]
 
@@ -73,7 +74,8 @@ class Route(Generic[Q]):
     seconds: float = 60.0
 
 
-def encoded(task: Callable[[Options, Q], Any], options: Options, query: Q) -> bytes | Iterator[bytes]:
-    """Run a task where it is called: what it returns as JSON, or what it yields, one by one."""
-    value = task(options, query)
+def encoded(name: str, arguments: list[Any]) -> bytes | Iterator[bytes]:
+    """Run a task by its name in a worker: what it returns as JSON, or what it yields, one by one."""
+    task = find_function(name)
+    value = task(*typed_arguments(task, arguments))
     return (encode_line(item) for item in value) if inspect.isgenerator(value) else encode_line(value)
