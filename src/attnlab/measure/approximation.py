@@ -298,7 +298,7 @@ def examine(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> App
         answers = {(MEAN, "", 0): (mean @ drawn.v, mean.expand_as(pattern))}
         for setting in settings:
             answers[setting.words, setting.knob, setting.value] = attend(entry, source, setting, drawn, seed, number)
-            if entry.weights == "low rank":
+            if entry.weights == "low rank" and setting.knob:
                 with chance(f"projection {setting.value}", seed, number):
                     few = projected(pattern, setting.value)
                 answers[PROJECTED, setting.knob, setting.value] = few @ drawn.v, few
