@@ -51,7 +51,7 @@ PUBLIC = {
         "Known, withheld and invented names, run like recall: [trust](trust.md).",
         ("Trust", "TrustResult"),
     ),
-    "attnlab.studies.why": ("Why reading helps: [why](why.md).", ("measure",)),
+    "attnlab.studies.why": ("Why reading helps: [why](why.md).", ("Why", "WhyResult")),
     "attnlab.report": ("Results as documents: HTML, Markdown, JSON, CSV, LaTeX and terminal.", ()),
     "attnlab.report.document": (
         "The blocks of a document.",

@@ -14,15 +14,17 @@ from attnlab.hf.documents import classification_document
 from attnlab.hf.optimizers import Optimizers, OptimizersResult
 from attnlab.hf.search import Search, SearchResult
 from attnlab.inside.look import Guess, Layer, Reading, View
+from attnlab.lm.exams import Common
 from attnlab.report.document import Document
 from attnlab.report.parts import LossCurve, TrainedRun
 from attnlab.store.records import convert, plain
-from attnlab.studies import trust
+from attnlab.studies import trust, why
 from attnlab.studies.recall import RecallResult, Row, outcome
 from attnlab.studies.reports import ReportsResult
 from attnlab.studies.reports import Row as ReportedRow
 from attnlab.studies.study import DataSummary
 from attnlab.studies.trust import Asked, Fallback, Share, TrustResult, describe
+from attnlab.studies.why import Why, WhyResult
 from attnlab.trust import CalibrationSummary
 from attnlab.trust.verdict import SUPPORTED, UNSEEN
 
@@ -274,53 +276,55 @@ def make_reports() -> ReportsResult:
 # Why
 
 
-def make_cell(way: str, forms: int, exposures: int, right: int) -> Result:
-    low, high = interval(right, 300)
-    share = {"accuracy": right / 300, "low": low, "high": high, "each": [right / 300 - 0.01, right / 300 + 0.01]}
-    cell = {"name": f"{way}-x{forms}-{exposures}", "way": way, "forms": forms, "exposures": exposures, **share}
-    read = {} if way == "nothing" else {"tokens": 40_000 * exposures, "loss": 2.5 / forms, "by_heart": share}
-    return cell | read | {"seconds": 31.5}
+def make_why() -> WhyResult:
+    def share(right: float) -> why.Share:
+        return why.Share(right, max(0.0, right - 0.05), min(1.0, right + 0.05), [right - 0.01, right + 0.01])
 
+    def row(reading: why.Reading, right: float) -> why.Row:
+        read = reading.way != "nothing"
+        return why.Row(
+            name=reading.name,
+            kind="model" if read else "baseline",
+            questions=300,
+            commonest_prediction="York",
+            commonest_share=0.3,
+            distinct_predictions=40,
+            commonest=(Common("York", 0.3), Common("Bath <1>", 0.2)),
+            accuracy=right,
+            low=share(right).low,
+            high=share(right).high,
+            seconds=31.5,
+            reading=reading,
+            right=share(right),
+            by_heart=share(0.9) if read else None,
+            tokens=40_000 * reading.exposures if read else None,
+        )
 
-def make_tested(difference: float, p: float) -> Result:
-    ends = {"difference": difference, "low": difference - 0.1, "high": difference + 0.1, "level": 0.975}
-    return ends | {"p": p / 2, "adjusted": p, "shown": p < 0.05, "tests": 2, "test": "for new seeds and new questions"}
-
-
-def make_why() -> Result:
-    cells = [make_cell("nothing", 0, 0, 6), make_cell("views", 1, 40, 150)]
-    cells += [make_cell("lines", forms, times, 5 * forms * times) for forms in (1, 2) for times in (4, 20)]
-    return {
-        "kind": "why",
-        "study": "why",
-        "title": "Why does it remember?",
-        "command": "attnlab run why --quick",
-        "finished": "2026-11-16",
-        "seconds": 900.0,
-        "quick": True,
-        "seeds": [0, 1],
-        "world": {"people": 500, "training_questions": 300, "exam": "people:500:test", "exam_questions": 300},
-        "majority": {"commonest_prediction": "York", "accuracy": 0.02},
-        "cells": cells,
-        "comparisons": [
-            {"asked": "forms", "a": "lines-x2-20", "b": "lines-x1-20", **make_tested(1 / 3, 0.0004)},
-            {"asked": "views", "a": "views-x1-40", "b": "lines-x1-20", **make_tested(1 / 6, 0.06)},
-        ],
-        "stored": [
-            {
-                "name": "lines-x2-20",
-                "people": 300,
-                "seeds": 2,
-                **make_tested(0.0, 1.0),
-                "equivalence": {"margin": 0.05, "low": -0.02, "high": 0.03, "p": 0.004, "alpha": 0.05},
-            }
-        ],
-        "notes": ["2 runs went on after a stop."],
-        "verdict": ["Reading more helps: 66.7 % against 13.3 %.", "Forms help: 66.7 % against 33.3 %."],
-        "explanation": ["A fact told in one form is learned by heart.", "Told in several, it can be asked for."],
-        "environment": MACHINE,
-        "settings": {"lines": SETTINGS},
-    }
+    grid = Why(forms=(1, 2), exposures=(4, 20)).grid
+    findings = [
+        why.Finding(
+            question, grid[-2].name, grid[0].name, 0.3, 0.2, 0.4, 0.0001, 0.0004, "2 forms better by 30.0 points"
+        )
+        for question in ("Does reading help?", "Do several forms help?")
+    ]
+    return WhyResult(
+        kind="why",
+        title="Why does reading help?",
+        command="attnlab run why --quick",
+        finished="2026-11-16",
+        seconds=900.0,
+        environment=MACHINE,
+        quick=True,
+        seeds=(0, 1),
+        people=500,
+        training_questions=300,
+        exam="people:500:test",
+        exam_questions=300,
+        rows=[row(reading, 0.02 + 0.01 * reading.forms * reading.exposures) for reading in grid],
+        findings=findings,
+        settings={"2 forms 20 times, pretrain": SETTINGS},
+        verdict=[f"{finding.question} {finding.words}." for finding in findings],
+    )
 
 
 # Classification and search

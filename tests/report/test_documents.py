@@ -38,7 +38,7 @@ from rich.console import Console
 
 import attnlab.report
 from attnlab.errors import StorageError
-from attnlab.report import FORMATS, screen, why, write_document
+from attnlab.report import FORMATS, screen, write_document
 from attnlab.report import runs as side_by_side
 from attnlab.report.document import Block, Cell, Chart, Document, Group, Table
 from attnlab.report.html import as_html
@@ -48,6 +48,7 @@ from attnlab.studies.compare import document as comparison
 from attnlab.studies.recall import Attention, Recall
 from attnlab.studies.reports import Reports
 from attnlab.studies.trust import Trust
+from attnlab.studies.why import Why
 
 NASTY = """<script>alert(1)</script><img src=x onerror=alert(1)>|`*_[x](y)"'&%$#{}~^\\\x00\ud800"""
 STEERING = {"shape", "style", "layout", "tone", "role"}  # fields that only our own words may stand in
@@ -59,7 +60,7 @@ CASES: dict[str, Callable[[], Document]] = {
     "search": search_result,
     "optimizers": optimizers_result,
     "look": lambda: make_view().document("runs/recall-1", "attnlab look runs/recall-1"),
-    "why": lambda: why.document(make_why()),
+    "why": lambda: Why().document(make_why()),
     "comparison": lambda: comparison.document(make_comparison()),
     "one seed": lambda: comparison.document(make_comparison(("dot", "additive"), seeds=1, steps=20)),
     "trust": lambda: Trust().document(make_trust()),
