@@ -14,7 +14,7 @@ from exchanged import stored, tiny_model, tiny_tokenizer
 from attnlab.inside.look import attentions_of, circuits_of
 from attnlab.inside.taps import capture
 from attnlab.lm.model import load_model
-from attnlab.store.folders import add_files, write_folder
+from attnlab.store.folders import add_files
 from attnlab.store.runs import DataSource, Run, RunRecord
 from verbs import call
 
@@ -87,18 +87,13 @@ def test_without_transformers_the_fix_is_named(
 def test_the_card_tells_what_the_run_knows(tmp_path: Path) -> None:
     from attnlab.exchange import export
 
-    Run.create(tmp_path / "pretrain", RunRecord("pretrain", {}, DataSource("prose", "e5")))
+    Run.create(tmp_path / "pretrain", RunRecord("pretrain", {}, corpus=DataSource("prose", "e5")))
     corpus, facts = DataSource("people:40", "abc123"), DataSource("/home/x/f.tsv", "d4")
-    run = Run.create(tmp_path / "run", RunRecord("finetune", {"seed": 3}, corpus, facts, "../pretrain"))
+    run = Run.create(
+        tmp_path / "run", RunRecord("finetune", {"seed": 3}, corpus=corpus, facts=facts, base="../pretrain")
+    )
     stored(run.path / "model", tiny_model("mingpt"), "char")
     add_files(run.path, {"result.json": json.dumps({"final_loss": 0.12345}).encode()})
-    figures = {"questions": 50, "accuracy": 0.5, "low": 0.36, "high": 0.64}
-    for name, of in (("one", run.path), ("other", tmp_path / "another")):
-        write_folder(
-            tmp_path / name,
-            "evaluation",
-            {"result.json": json.dumps({"run": str(of), "exam": name, **figures}).encode()},
-        )
     export(run.path, tmp_path / "theirs")
     card = (tmp_path / "theirs" / "README.md").read_text()
     assert "`people:40`, sha256 `abc123`" in card
@@ -108,6 +103,4 @@ def test_the_card_tells_what_the_run_knows(tmp_path: Path) -> None:
     for licence in ("CC BY-SA 3.0", "Python Software Foundation", "your own data"):
         assert licence in card
     assert "final training loss: 0.1235" in card
-    assert "50 questions of `one`: 50.0 % right (95 % interval 36.0 to 64.0 %)" in card
-    assert "`other`" not in card
     assert "| seed | 3 |" in card

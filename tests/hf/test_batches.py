@@ -11,68 +11,59 @@ from rich.console import Console
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError
 from attnlab.hf import FineTuning
-from attnlab.hf.batches import Padding, batch_document, compare_batching, count_positions, explain_batch
+from attnlab.hf.batches import Lengths, count_positions, explain_batch, positions_in_order
 from attnlab.hf.loading import load_tokenizer
 from attnlab.report.screen import show_all
 
 
-def test_padding_by_hand() -> None:
-    assert count_positions([2, 9, 4, 3, 5], [0, 1, 2, 3, 4], 2) == 2 * 9 + 2 * 4 + 5
-    assert count_positions([2, 9, 4, 3, 5], [1, 4, 2, 3, 0], 2) == 2 * 9 + 2 * 4 + 2
-    padding = compare_batching([2, 9, 4, 3, 5], 6, FineTuning(batch_size=5, max_length=6))
-    kept = 2 + 6 + 4 + 3 + 5
-    assert padding["grouped"] == padding["random"] == Padding(30, 30 - kept)
-    assert padding["random"].share == (30 - kept) / 30
-    assert padding["fixed"].positions == 5 * 6
+def test_positions_by_hand() -> None:
+    assert positions_in_order([2, 9, 4, 3, 5], [0, 1, 2, 3, 4], 2) == 2 * 9 + 2 * 4 + 5
+    assert positions_in_order([2, 9, 4, 3, 5], [1, 4, 2, 3, 0], 2) == 2 * 9 + 2 * 4 + 2
+    positions = count_positions(Lengths((2, 9, 4, 3, 5), 6), FineTuning(batch_size=5, max_length=6))
+    assert positions == {"grouped": 30, "random": 30, "fixed": 30}
+    assert count_positions(Lengths((2, 9, 4, 3, 5), 8), FineTuning(batch_size=1))["random"] == 2 + 8 + 4 + 3 + 5
 
 
 def test_the_first_batch(roberta: Path, tables: Tables) -> None:
-    explained = explain_batch(str(roberta), tables, FineTuning(batch_size=8, max_length=10))
+    document = explain_batch(str(roberta), tables, FineTuning(batch_size=8, max_length=10))
+    tensors, _, batching = document.tables()
     tokenizer = load_tokenizer(str(roberta))
     lengths = [len(ids) for ids in tokenizer(tables.train.texts)["input_ids"]]
     first, limit = lengths[:8], 10
     assert max(first) > limit > min(lengths), "something must be truncated, and something padded"
-    assert [(tensor.name, tensor.dtype, tensor.shape) for tensor in explained.tensors] == [
-        ("input_ids", "int64", (8, 10)),
-        ("attention_mask", "int64", (8, 10)),
-        ("labels", "int64", (8,)),
+    assert [(row.name.text, *(cell.text for cell in row.cells[:2])) for row in tensors.rows] == [
+        ("input_ids", "int64", "8 × 10"),
+        ("attention_mask", "int64", "8 × 10"),
+        ("labels", "int64", "8"),
     ]
-    kept = sum(min(length, limit) for length in first)
-    batch, table = explained.batch, explained.table
-    assert (batch.tokens, explained.padding) == (kept, Padding(80, 80 - kept))
-    assert batch.truncated == sum(length > limit for length in first)
-    assert batch.tokens_cut == sum(max(0, length - limit) for length in first)
-    assert batch.longest == max(first)
-    assert (table.texts, table.tokens) == (160, sum(min(length, limit) for length in lengths))
-    assert table.truncated == sum(length > limit for length in lengths)
-    assert explained.batching["fixed"].positions == 160 * limit
+    stream = io.StringIO()
+    show_all(document, Console(file=stream, width=200))
+    shown = stream.getvalue()
+    kept, cut = sum(min(length, limit) for length in first), [length - limit for length in first if length > limit]
+    assert "Texts are truncated at 10 tokens, and padded to the longest text of the batch, on the right." in shown
+    assert f"8 × 10 = 80 positions: {kept} real tokens and {80 - kept} of padding ({100 - kept / 0.8:.1f} %)" in shown
+    assert f"{len(cut)} texts truncated, {sum(cut)} tokens lost, at most {max(cut)} of one text." in shown
+    whole = sum(min(length, limit) for length in lengths)
+    assert f"160 texts of {min(lengths)} to {max(lengths)} tokens" in shown
+    assert f"{whole:,} together; {sum(length > limit for length in lengths)} texts truncated" in shown
+    fixed = batching.rows[2]
+    assert (fixed.name.text, fixed.cells[0].value, fixed.cells[1].value) == ("fixed", 1600, 1 - whole / 1600)
 
 
 def test_one_text_piece_by_piece(roberta: Path, tables: Tables) -> None:
-    explained = explain_batch(str(roberta), tables, FineTuning(batch_size=32))
-    text, width = explained.text, explained.tensors[0].shape[1]
+    document = explain_batch(str(roberta), tables, FineTuning(batch_size=32))
+    _, pieces, _ = document.tables()
     tokenizer = load_tokenizer(str(roberta))
     first = tokenizer(tables.train.texts[:32])["input_ids"]
     shortest = min(range(32), key=lambda place: len(first[place]))
-    assert text.text == tables.train.texts[shortest]
-    assert text.line == f"train.tsv:{shortest + 1}"
-    ids = [piece.id for piece in text.pieces]
-    assert ids == first[shortest] + [tokenizer.pad_token_id] * (width - len(first[shortest]))
-    assert [piece.mask for piece in text.pieces] == [int(number != tokenizer.pad_token_id) for number in ids]
-    assert (text.pieces[0].piece, text.pieces[-1].piece) == ("<s>", "<pad>")
-    assert explained.tokenizer.special_tokens["<pad>"] == 1
-    assert (explained.tokenizer.limit, explained.tokenizer.max_length) == (24, 512)
-
-
-def test_shown_on_the_screen(roberta: Path, tables: Tables) -> None:
-    stream = io.StringIO()
-    explained = explain_batch(str(roberta), tables, FineTuning(batch_size=8, max_length=10))
-    show_all(batch_document(explained), Console(file=stream, width=200))
-    shown = stream.getvalue()
-    assert "Texts are truncated at 10 tokens, and padded to the longest text of the batch, on the right." in shown
-    assert f"8 × 10 = 80 positions: {explained.batch.tokens} real tokens" in shown
-    assert "grouped" in shown
-    assert f"{explained.batching['fixed'].positions:,}" in shown
+    text = next(block for block in document.blocks() if tables.train.texts[shortest] in str(block))
+    assert f"train.tsv:{shortest + 1}, label" in str(text)
+    real = [row for row in pieces.rows if row.cells[1].value]
+    assert [row.cells[0].value for row in real] == first[shortest]
+    assert [(row.name.text, row.cells[0].value) for row in pieces.rows[len(real) :]] == [("<pad>", 1)] * 3
+    assert real[0].name.text == "<s>"
+    assert "<pad> = 1" in document.lead[1]
+    assert "truncated at 24 tokens, since the model has no more positions, though max_length is 512" in document.lead[2]
 
 
 def test_the_baseline_has_no_batches(tables: Tables) -> None:

@@ -17,6 +17,7 @@ from attnlab.errors import OutputExists, UserError
 from attnlab.exchange import AttnlabForCausalLM, export, read_folder
 from attnlab.lm.evaluate import encode_question, generate
 from attnlab.lm.tokenizers import Kind
+from attnlab.store.runs import Run, RunRecord
 from verbs import call
 
 BOTTLENECK = {"n_layer": 3, "bottleneck": 8, "positions": "learned"}
@@ -125,7 +126,7 @@ def test_padded_texts_go_on_as_they_would_alone(causal: AttnlabForCausalLM) -> N
         alone = causal.generate(ids[row : row + 1, 12 - length :], **how)
         assert together[row, 12:].tolist() == alone[0, length:].tolist()
     ids, mask, _ = padded("right")
-    with pytest.raises(UserError, match="pad on the left"):
+    with pytest.raises(UserError, match="generation needs left padding"):
         causal.generate(ids, attention_mask=mask, **how)
 
 
@@ -221,9 +222,8 @@ def test_the_pages_code_runs(
 ) -> None:
     page = (Path(__file__).parents[2] / "docs/exchange.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    Path("runs/recall-1").mkdir(parents=True)
+    Run.create(Path("runs/recall-1"), RunRecord())
     stored(Path("runs/recall-1/model"), tiny_model())
-    Path("runs/recall-1/config.json").write_text("{}")
     commands = [line for line in page.split("\n") if line.startswith("attnlab export ")]
     assert [call(*shlex.split(command)[1:]) for command in commands] == [0]
     world: dict[str, object] = {}

@@ -334,20 +334,9 @@ def make_scores(right: int, texts: int, mistakes: int) -> Result:
     low, high = interval(right, texts)
     half, wrong = texts // 2, texts - right
     counts = [[half - wrong, wrong], [0, texts - half]]
-    labels = [
-        {"label": "bad", "texts": half, "predicted": half - wrong, "precision": 1.0, "recall": 0.9, "f1": 0.95},
-        {
-            "label": "good",
-            "texts": texts - half,
-            "predicted": half + wrong,
-            "precision": None,
-            "recall": 1.0,
-            "f1": 0.9,
-        },
-    ]
     found = {"place": "line 7", "text": "Not =bad at all", "label": "good", "predicted": "bad", "confidence": 0.98}
     scores = {"texts": texts, "right": right, "accuracy": right / texts, "low": low, "high": high, "loss": 0.213}
-    return scores | {"commonest": 0.5, "confusion": counts, "by_label": labels, "mistakes": [found] * mistakes}
+    return scores | {"commonest": 0.5, "confusion": counts, "mistakes": [found] * mistakes}
 
 
 def classification_result() -> Document:
@@ -381,7 +370,6 @@ def classification_result() -> Document:
         },
         "epochs": epochs,
         "best_epoch": 2,
-        "trials": [{"strength": 10.0**power, "accuracy": 0.8 + power / 100} for power in (-1, 0, 1)],
         "dev": make_scores(72, 80, 1),
         "test": make_scores(70, 80, 2),
         "steps": 30,

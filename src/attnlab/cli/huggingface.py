@@ -115,7 +115,7 @@ def classify(
         from attnlab.hf import batches
 
         explained = batches.explain_batch(model, texts.tables, settings)
-        show_json(explained) if json else show_all(batches.batch_document(explained), shown)
+        show_json(explained) if json else show_all(explained, shown)
         return
     if study:
         result = study.begin(target, shown).result

@@ -8,7 +8,6 @@ validation table. Stored as numbers and a list of words, never as code. Imports 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import CheckpointError, DataError
-from attnlab.hf.classify import ModelFacts, Outcome, ScoredTable, StrengthTrial
+from attnlab.hf.classify import ModelFacts, Outcome, ScoredTable
 from attnlab.hf.settings import FineTuning
 from attnlab.lm.stages import Show
 from attnlab.store.folders import read_bytes, read_json, reporting_damage, write_bytes, write_json
@@ -64,19 +63,16 @@ class Bag:
             raise CheckpointError(f"{folder / 'bag.safetensors'} is damaged ({error}): make it again") from None
 
 
-def _fit(tables: Tables, seed: int) -> tuple[Bag, list[StrengthTrial]]:
-    """The baseline with the strength that predicts held-out parts of the training table best; of equals, the smaller."""
-    texts, gold = tables.train.texts, tables.ids(tables.train)
-    trials = _cross_validate(texts, gold, _folds_of(tables), seed)
+def _fit(tables: Tables, strength: float) -> Bag:
+    """The baseline with a regularisation strength."""
     reader = TfidfVectorizer(**_WORDS)
-    model = LogisticRegression(C=_best_of(trials).strength, max_iter=_MOST_ROUNDS).fit(
-        reader.fit_transform(texts), gold
-    )
+    words = reader.fit_transform(tables.train.texts)
+    model = LogisticRegression(C=strength, max_iter=_MOST_ROUNDS).fit(words, tables.ids(tables.train))
     weights, offsets = model.coef_, model.intercept_
     if len(tables.labels) == 2:  # scikit-learn keeps one row for two labels
         weights, offsets = np.vstack([np.zeros_like(weights), weights]), np.array([0.0, offsets[0]])
-    words = [str(word) for word in reader.get_feature_names_out()]
-    return Bag(list(tables.labels), words, reader.idf_, np.ascontiguousarray(weights), offsets), trials
+    names = [str(word) for word in reader.get_feature_names_out()]
+    return Bag(list(tables.labels), names, reader.idf_, np.ascontiguousarray(weights), offsets)
 
 
 def _folds_of(tables: Tables) -> int:
@@ -87,25 +83,19 @@ def _folds_of(tables: Tables) -> int:
     return min(_FOLDS, least)
 
 
-def _cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) -> list[StrengthTrial]:
+def cross_validate(tables: Tables, seed: int) -> dict[float, float]:
     """The accuracy of every strength on folds that it did not see; the words of a fold are counted once for all strengths."""
-    labels, right = np.array(gold), dict.fromkeys(_STRENGTHS, 0)
-    for seen, unseen in StratifiedKFold(folds, shuffle=True, random_state=seed).split(texts, gold):
+    texts, labels = tables.train.texts, np.array(tables.ids(tables.train))
+    right = dict.fromkeys(_STRENGTHS, 0)
+    for seen, unseen in StratifiedKFold(_folds_of(tables), shuffle=True, random_state=seed).split(texts, labels):
         reader = TfidfVectorizer(**_WORDS)
-        learned, asked = (
-            reader.fit_transform([texts[at] for at in seen]),
-            reader.transform([texts[at] for at in unseen]),
-        )
+        learned = reader.fit_transform([texts[at] for at in seen])
+        asked = reader.transform([texts[at] for at in unseen])
         model = LogisticRegression(max_iter=_MOST_ROUNDS, warm_start=True)
         for strength in _STRENGTHS:
             model.set_params(C=strength).fit(learned, labels[seen])
             right[strength] += int((model.predict(asked) == labels[unseen]).sum())
-    return [StrengthTrial(strength, many / len(gold)) for strength, many in right.items()]
-
-
-def _best_of(trials: Sequence[StrengthTrial]) -> StrengthTrial:
-    """The trial with the highest accuracy; of equals, the smallest strength."""
-    return max(trials, key=lambda trial: trial.accuracy)
+    return {strength: count / len(texts) for strength, count in right.items()}
 
 
 def _score(bag: Bag, table: LabelledTable, gold: list[int]) -> ScoredTable:
@@ -118,10 +108,11 @@ def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -
     """Fit the baseline; with a folder it is saved there, and measured on the test table if there is one."""
     began = time.perf_counter()
     show.line(f"{len(_STRENGTHS)} strengths, cross-validated on {_folds_of(tables)} parts of {tables.train.source}")
-    bag, trials = _fit(tables, settings.seed)
-    chosen = _best_of(trials)
-    right = f"{100 * chosen.accuracy:.1f} % right in cross-validation within {tables.train.source}"
-    show.line(f"strength {chosen.strength:g}: {right}")
+    accuracies = cross_validate(tables, settings.seed)
+    strength = max(accuracies, key=accuracies.__getitem__)  # of equals, the smallest
+    right = f"{100 * accuracies[strength]:.1f} % right in cross-validation within {tables.train.source}"
+    show.line(f"strength {strength:g}: {right}")
+    bag = _fit(tables, strength)
     dev, test = _score(bag, tables.dev, tables.ids(tables.dev)), None
     if folder is not None:
         bag.save(folder)
@@ -131,8 +122,7 @@ def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -
         architecture="tf-idf of words and pairs, logistic regression",
         parameters=int(bag.weights.size + bag.offsets.size),
         vocabulary=len(bag.words),
-        strength=chosen.strength,
-        folds=_folds_of(tables),
+        strength=strength,
+        cross_validated=accuracies[strength],
     )
-    seconds = time.perf_counter() - began
-    return Outcome(seconds=seconds, facts=facts, trials=tuple(trials), labels=tables.labels, dev=dev, test=test)
+    return Outcome(seconds=time.perf_counter() - began, facts=facts, labels=tables.labels, dev=dev, test=test)

@@ -89,14 +89,6 @@ class Epoch:
                 object.__setattr__(self, name, nan)
 
 
-@dataclass(frozen=True)
-class StrengthTrial:
-    """One regularisation strength of the bag-of-words baseline, judged within the training table."""
-
-    strength: float
-    accuracy: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """A model in numbers: an encoder, or a bag of words with its strength."""
@@ -108,8 +100,8 @@ class ModelFacts:
     max_length: int | None = None  # tokens; longer texts were truncated
     device: str = "cpu"
     new_weights: tuple[str, ...] = ()  # drawn at random
-    strength: float | None = None
-    folds: int | None = None
+    strength: float | None = None  # the inverse of the penalty on large weights, chosen by cross-validation
+    cross_validated: float | None = None  # its accuracy there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +115,6 @@ class TrainingRecord:
     tokens: int = 0  # read in training, without padding
     padding: int = 0
     facts: ModelFacts
-    trials: tuple[StrengthTrial, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,18 +171,6 @@ def fine_tune(
 
 
 @dataclass(frozen=True)
-class LabelScore:
-    """How well one label is found; None where there is nothing to divide by."""
-
-    label: str
-    texts: int
-    predicted: int
-    precision: float | None
-    recall: float | None
-    f1: float | None
-
-
-@dataclass(frozen=True)
 class Mistake:
     """A text with a wrong label."""
 
@@ -214,7 +193,6 @@ class Measured:
     commonest: float  # share of the commonest label
     loss: float
     confusion: list[list[int]]  # texts per label (rows) and predicted label (columns)
-    by_label: list[LabelScore]
     mistakes: list[Mistake]
 
 
@@ -377,7 +355,6 @@ def _measured(scored: ScoredTable, table: LabelledTable, labels: Sequence[str]) 
         commonest=max(sum(row) for row in counts) / texts,
         loss=scored.loss,
         confusion=counts,
-        by_label=[_label_score(counts, place, label) for place, label in enumerate(labels)],
         mistakes=[
             Mistake(
                 table.place(place),
@@ -388,18 +365,6 @@ def _measured(scored: ScoredTable, table: LabelledTable, labels: Sequence[str]) 
             )
             for place in sorted(wrong, key=lambda place: -confidence[place])[:_MISTAKES]
         ],
-    )
-
-
-def _label_score(counts: Sequence[Sequence[int]], place: int, label: str) -> LabelScore:
-    right, texts, predicted = counts[place][place], sum(counts[place]), sum(row[place] for row in counts)
-    return LabelScore(
-        label,
-        texts,
-        predicted,
-        right / predicted if predicted else None,
-        right / texts if texts else None,
-        2 * right / (texts + predicted) if texts + predicted else None,
     )
 
 

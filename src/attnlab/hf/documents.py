@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from math import isnan, log10
+from math import isnan
 from pathlib import Path
 
 from attnlab.hf.classify import Classification, Measured, TablesSummary
@@ -94,7 +94,7 @@ def classification_document(result: Classification) -> Document:
         result.verdict,
         [
             *section("Results", _accuracy_table(result)),
-            *section("Training", *_curve_charts(result), _epochs_table(result), _strength_chart(result)),
+            *section("Training", *_curve_charts(result), _epochs_table(result)),
             *(_labels_section(measured, name, result.tables.labels) for name, measured in result.measured.items()),
             *section("Data", *data_blocks(result.tables)),
             reproduce(result, _run_facts(result), more=[_settings(result)]),
@@ -181,26 +181,8 @@ def _epochs_table(result: Classification) -> Table | None:
     return Table("Epochs", caption, [Column(title) for title in titles], rows, brief=True)
 
 
-def _strength_chart(result: Classification) -> Chart | None:
-    """How the regularisation of the bag-of-words baseline was chosen."""
-    if not result.trials:
-        return None
-    strengths = [log10(trial.strength) for trial in result.trials]
-    shares = [100 * trial.accuracy for trial in result.trials]
-    values = "; ".join(f"{trial.strength:g}: {percent(trial.accuracy)}" for trial in result.trials)
-    return Chart(
-        "lines",
-        "Weight of single words, chosen by cross-validation on the training table",
-        f"Line chart of accuracy in cross-validation by strength. {values}",
-        Axis("inverse regularisation strength, as a power of ten"),
-        Axis("right labels", "%"),
-        [Series("cross-validation", strengths, shares)],
-        height=280,
-    )
-
-
 def _labels_section(measured: Measured, name: str, labels: tuple[str, ...]) -> Section:
-    blocks: list[Block] = [_confusion(measured, labels), _label_table(measured, name)]
+    blocks: list[Block] = [_confusion(measured, labels)]
     if measured.mistakes:
         blocks.append(_mistakes_table(measured, name))
     return Section(f"Labels on {name}", blocks)
@@ -224,32 +206,6 @@ def _confusion(measured: Measured, labels: tuple[str, ...]) -> HeatMap:
         numbers=len(labels) <= 20,
         cell=64 if len(labels) <= 6 else 44 if len(labels) <= 12 else 30,
     )
-
-
-def _label_table(measured: Measured, name: str) -> Table:
-    rows = [
-        Row(
-            Cell(score.label),
-            [
-                cell(score.texts, "count"),
-                cell(score.predicted, "count"),
-                *(cell(share, "share") for share in (score.precision, score.recall, score.f1)),
-            ],
-        )
-        for score in measured.by_label
-    ]
-    titles = columns(
-        "Label",
-        "Texts",
-        Column("Predicted", note="how often it was predicted"),
-        Column("Precision", note="of the texts that got this label, the share that has it"),
-        Column("Recall", note="of the texts that have this label, the share that got it"),
-        Column("F1", note="the harmonic mean of both"),
-    )
-    caption = (
-        "Precision: the share of its predictions that are right. Recall: the share of the label's texts that it finds."
-    )
-    return Table(f"Labels on {name}", caption, titles, rows)
 
 
 def _mistakes_table(measured: Measured, name: str) -> Table:

@@ -22,7 +22,7 @@ from safetensors.torch import save as save_tensors
 from attnlab import __version__
 from attnlab.config import RunConfig, TaskConfig, TokenizerConfig, flatten
 from attnlab.corpora.sources import licences_of, public_name
-from attnlab.errors import AttnlabError, DataError, UserError
+from attnlab.errors import DataError, UserError
 from attnlab.store import usercode
 
 try:
@@ -46,7 +46,7 @@ from attnlab.inside.look import attentions_of, circuits_of
 from attnlab.lm.model import LanguageModel, count_parameters, load_model
 from attnlab.lm.model import model_files as attnlab_files
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.store.folders import add_files, read_json, refuse_existing, reporting_damage, write_folder
+from attnlab.store.folders import add_files, refuse_existing, reporting_damage, write_folder
 from attnlab.store.records import encode
 from attnlab.store.runs import Run, RunRecord, RunResult
 
@@ -152,7 +152,7 @@ def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None
         needs_attnlab=_needs_attnlab(model, tokenizer),
         stages=stages,
         licences=licences_of(sources),
-        figures=list(_figures_of(run)) if run else [],
+        figures=_figures_of(run) if run else [],
         own_code=bool(usercode.code_files(model.config.mechanism)),
         settings=list(flatten(settings)),
     )
@@ -171,26 +171,10 @@ def _lineage(run: Run) -> Iterator[Run]:
         yield from _lineage(Run(run.path / base))
 
 
-def _figures_of(run: Run) -> Iterator[str]:
-    """The figures of a run, and what `evaluate` has written about it into the folders beside it."""
-    results = []
-    if run.complete and (loss := run.result.final_loss) is not None:
-        yield f"final training loss: {loss:.4f} nats per token"
-    for path in sorted(run.path.parent.glob("*/result.json")):
-        try:
-            result = read_json(path)
-        except AttnlabError:  # another run that is damaged is no reason not to export this one
-            continue
-        named = result.get("run")
-        if isinstance(named, str) and Path(named).resolve() == run.path.resolve() and path.parent != run.path:
-            results.append(result)
-    for one in results:
-        if {"accuracy", "low", "high", "questions"} <= one.keys():
-            exam = f" of `{public_name(str(one['exam']))}`" if "exam" in one else ""
-            share, low, high = (100 * one[key] for key in ("accuracy", "low", "high"))
-            yield f"{one['questions']:,} questions{exam}: {share:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
-        if one.get("corpus") and "token_perplexity" in one:
-            yield f"token perplexity on `{public_name(one['corpus'])}`: {one['token_perplexity']:,.1f}"
+def _figures_of(run: Run) -> list[str]:
+    """The figures of a finished run, for its card."""
+    loss = run.result.final_loss if run.complete else None
+    return [] if loss is None else [f"final training loss: {loss:.4f} nats per token"]
 
 
 # In

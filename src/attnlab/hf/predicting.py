@@ -123,7 +123,6 @@ def _by_bag(folder: Path, texts: list[str]) -> tuple[list[str], list[list[float]
 
 def _by_encoder(name: str, texts: list[str]) -> tuple[list[str], list[list[float]]]:
     """The probabilities of an encoder; texts are truncated as they were in its training."""
-    import torch
 
     from attnlab.lm.devices import choose_device
 
@@ -133,23 +132,21 @@ def _by_encoder(name: str, texts: list[str]) -> tuple[list[str], list[list[float
         raise UserError(
             f"{name} has no trained head for labels: make a classifier of it with attnlab classify TRAIN DEV"
         )
-    model = model.eval().to(choose_device("auto"))
     stored = Path(place).parent / "result.json"
     trained = records.read(Classification, stored).facts.max_length if _is_ours(Path(place)) else None
     limit = min(longest_text(model, tokenizer), trained or 10**6)
     with quietly():
-        encoded: Any = tokenizer(texts, truncation=True, max_length=limit)
-    order = sorted(range(len(texts)), key=lambda place: -len(encoded["input_ids"][place]))
-    chances: list[list[float]] = [[]] * len(texts)
-    for begin in range(0, len(order), _ROWS):
-        places = order[begin : begin + _ROWS]
-        batch = tokenizer.pad([{key: encoded[key][at] for key in encoded} for at in places], return_tensors="pt")
-        with torch.inference_mode():
-            rows = model(**batch.to(model.device)).logits.double().softmax(dim=-1).tolist()
-        for at, row in zip(places, rows, strict=True):
-            chances[at] = row
+        from transformers import pipeline
+
+        make: Any = pipeline  # typed for each task apart
+        device = choose_device("auto")
+        classifier = make("text-classification", model=model, tokenizer=tokenizer, device=device, top_k=None)
+        options = {"function_to_apply": "softmax", "truncation": True, "max_length": limit, "batch_size": _ROWS}
+        rows = classifier(texts, **options)
     names = model.config.id2label
-    return [names[number] for number in sorted(names)], chances
+    labels = [names[number] for number in sorted(names)]
+    chances = [{score["label"]: score["score"] for score in row} for row in rows]
+    return labels, [[row[label] for label in labels] for row in chances]
 
 
 def _is_ours(place: Path) -> bool:

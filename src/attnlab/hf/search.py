@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -21,8 +20,8 @@ from attnlab.hf.loading import PACKAGES
 from attnlab.hf.tuning import Tuning, TuningResult
 from attnlab.lm.progress import display, say
 from attnlab.lm.stages import Show
-from attnlab.report.document import Axis, Cell, Chart, Column, Document, Row, Series, Table, section
-from attnlab.report.parts import accuracy_cell, cell, columns, lines, out_of, text_column
+from attnlab.report.document import Cell, Column, Document, Row, Table, Text, section
+from attnlab.report.parts import accuracy_cell, cell, text_column
 from attnlab.report.words import count, duration, interval, percent, plural
 from attnlab.stats import Chosen, chosen_best, proportion_interval
 from attnlab.store import records
@@ -228,20 +227,11 @@ class Search(Tuning[SearchResult]):
         )
 
     def document(self, result: SearchResult) -> Document:
-        """Return the kept model, and the trials one by one."""
-        kept = [("validation", result.dev, "optimistic: settings and epoch were chosen on it")]
-        kept += [("test", result.test, "measured once, after everything was chosen")] if result.test else []
-        rows = [
-            Row(Cell(name), [accuracy_cell(table), out_of(table.right, table.texts), Cell(meaning)])
-            for name, table, meaning in kept
-        ]
-        caption = "The best settings, trained once more with the same seed; model and report are in the folder best."
-        titles = columns("Table", "Accuracy", "Right", text_column("How to read it"))
-        return self.report(
-            result,
-            *section("Model", Table("Model", caption, titles, rows)),
-            *section("Trials", _history_chart(result), _trials_table(result)),
+        """Return the trials one by one."""
+        where = (
+            "The best settings were trained once more with the same seed: the folder best has the model and its report."
         )
+        return self.report(result, *section("Trials", _trials_table(result), Text([where])))
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
@@ -280,17 +270,6 @@ def _verdict(trials: Sequence[Trial], corrected: Chosen | None, kept: Classifica
         )
 
 
-def _history_chart(result: SearchResult) -> Chart:
-    """Every trial in turn, and the best finished one so far."""
-    numbers = [float(trial.number) for trial in result.trials]
-    best = list(accumulate((0.0 if trial.pruned else 100 * trial.accuracy for trial in result.trials), max))
-    series = [
-        Series("best so far", numbers, best),
-        Series("every trial", numbers, [100 * trial.accuracy for trial in result.trials]),
-    ]
-    return lines("Trial by trial", series, Axis("trial"), Axis("right labels", "%"), "validation accuracy", height=280)
-
-
 def _trials_table(result: SearchResult) -> Table:
     rows = [
         Row(
@@ -309,9 +288,9 @@ def _trials_table(result: SearchResult) -> Table:
         )
         for trial in result.trials
     ]
-    minor = [Column(title, minor=True) for title in ("Epochs", "Best epoch")]
-    validation, time = Column("Validation", largest_first=True), Column("Time", minor=True)
-    titles = [Column("Trial"), Column("Batch"), Column("Learning rate"), *minor, validation, time]
+    minor = {title: Column(title, minor=True) for title in ("Epochs", "Best epoch", "Time")}
+    names = ("Trial", "Batch", "Learning rate", "Epochs", "Best epoch", "Validation", "Time")
+    titles = [minor.get(name, Column(name)) for name in names]
     caption = (
         "Below each accuracy the 95 % interval of that trial alone, which ignores that the best of many is chosen. Ended"
         " early: below the median of the others at the same share of its schedule."
