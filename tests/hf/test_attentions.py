@@ -93,7 +93,7 @@ def test_the_card_tells_what_the_run_knows(tmp_path: Path) -> None:
         tmp_path / "run", RunRecord("finetune", {"seed": 3}, corpus=corpus, facts=facts, base="../pretrain")
     )
     stored(run.path / "model", tiny_model("mingpt"), "char")
-    add_files(run.path, {"result.json": json.dumps({"final_loss": 0.12345}).encode()})
+    add_files(run.path, {"result.json": json.dumps({"final_loss": 0.12345, "parameters": 1, "seconds": 1.0}).encode()})
     export(run.path, tmp_path / "theirs")
     card = (tmp_path / "theirs" / "README.md").read_text()
     assert "`people:40`, sha256 `abc123`" in card

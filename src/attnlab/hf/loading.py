@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from attnlab.errors import AttnlabError, CheckpointError, DataError, UserError
-from attnlab.store.folders import peek, verify
+from attnlab.store.folders import kind_of, peek, verify
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -88,7 +88,8 @@ def _checked_folder(path: Path) -> str:
         raise UserError(
             f"{path} is not an encoder: it lacks {' and '.join(missing)}; save one there with save_pretrained"
         )
-    verify(path)
+    if kind_of(path):  # written by attnlab, with checksums
+        verify(path)
     return str(path)
 
 
