@@ -64,7 +64,7 @@ def test_it_is_listed_and_shown(kept: Path, result: dict, capsys: pytest.Capture
     assert call("runs", "--json") == 0
     (entry,) = json.loads(capsys.readouterr().out)
     assert [entry[name] for name in ("name", "kind", "what", "state")] == [
-        *("classify-1", "classifier", "classify", "complete"),
+        *("classify-1", "classifier", "classifier", "complete"),
     ]
     assert (entry["accuracy"], entry["loss"]) == (result["dev"]["accuracy"], result["dev"]["loss"])
     assert (entry["tokens"], entry["seconds"], entry["seed"]) == (result["tokens"], result["seconds"], 0)
@@ -109,7 +109,7 @@ def test_it_is_no_run_and_says_what_it_is(
     shutil.rmtree(kept / "model")
     (kept / "model").mkdir()
     assert call(*(word.format(kept) for word in verb)) == 2
-    assert "is a bag-of-words classifier" in capsys.readouterr().err
+    assert "--predict FILE` labels texts with it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["encoder", "bag-of-words"])

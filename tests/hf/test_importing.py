@@ -233,7 +233,7 @@ def test_what_is_not_imported_says_how(tmp_path: Path, capsys: pytest.CaptureFix
     for verb in (("export", tmp_path / "gpt2", tmp_path / "new"), ("evaluate", tmp_path / "gpt2")):
         capsys.readouterr()
         assert call(*verb) == 2
-        assert f"to convert it to a run, use `attnlab import {tmp_path / 'gpt2'} runs/NAME`" in capsys.readouterr().err
+        assert f"to a run, use `attnlab import {tmp_path / 'gpt2'} runs/NAME`" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"gpt2 has no manifest\.json"):
         load_model(tmp_path / "gpt2")
 
