@@ -33,7 +33,7 @@ def shelf(runs_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("shelf") / "runs"
     shutil.copytree(runs_root / "recall-1", root / "recall-1")
     (root / MALICIOUS).mkdir()
-    (root / MALICIOUS / "config.json").write_text("{", encoding="utf-8")
+    (root / MALICIOUS / "manifest.json").write_text("{", encoding="utf-8")
     (root / "mine").mkdir()
     (root / "mine" / "notes.txt").write_text("hello", encoding="utf-8")
     (root / "outside").symlink_to(tmp_path_factory.getbasetemp())
@@ -142,7 +142,7 @@ def test_a_stored_report_is_read_as_it_was_written(shelf: Path) -> None:
     assert as_fragment(restored) == as_fragment(document)
 
 
-@pytest.mark.parametrize(("name", "said"), [("mine", "no config.json"), (MALICIOUS, "damaged")])
+@pytest.mark.parametrize(("name", "said"), [("mine", "no manifest.json"), (MALICIOUS, "damaged")])
 def test_folders_without_a_report_say_what_they_are(client: httpx.Client, name: str, said: str) -> None:
     markup = _report(client, name)["markup"]
     assert said in markup
