@@ -10,8 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain, combinations, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ from attnlab import corpora
 from attnlab.config import RunConfig, TaskConfig, resolve
 from attnlab.errors import AttnlabError, CheckpointError, DataError, Interrupted, OutputExists, StorageError
 from attnlab.lm import stages, train
-from attnlab.lm.model import load_model, read_tensors, to_bytes
+from attnlab.lm.model import LanguageModel, load_model, read_tensors, to_bytes
+from attnlab.lm.processes import ALONE
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store.runs import DataSource, Run
 from attnlab.tasks import Example
 from verbs import call, reseal
@@ -53,6 +56,76 @@ def test_batches_waste_little_and_come_in_random_order() -> None:
     assert padded < 1.05 * sum(lengths)
     tops = [max(lengths[i] for i in batch) for batch in batches]
     assert tops != sorted(tops)
+
+
+def of_lengths(lengths: list[int]) -> list[Example]:
+    """Examples with a target for every token but the first."""
+    drawn = np.random.default_rng(0)
+    return [Example(drawn.integers(0, 50, length + 1).tolist(), 1) for length in lengths]
+
+
+def cost(parts: list[list[Example]], overhead: float) -> float:
+    return sum(overhead + len(part) * max(len(one.ids) - 1 for one in part) for part in parts)
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=7), st.integers(1, 7), st.floats(0.5, 40))
+def test_no_way_to_split_a_batch_by_length_costs_less(lengths: list[int], most: int, overhead: float) -> None:
+    batch = of_lengths(lengths)
+    parts = train.split_by_length(batch, most, overhead)
+    assert sorted(map(id, chain(*parts))) == sorted(map(id, batch))
+    assert max(map(len, parts)) <= most
+    ordered = sorted(batch, key=lambda one: len(one.ids))
+    ways = (
+        [ordered[begin:end] for begin, end in pairwise((0, *cuts, len(batch)))]
+        for count in range(len(batch))
+        for cuts in combinations(range(1, len(batch)), count)
+    )
+    assert cost(parts, overhead) == pytest.approx(
+        min(cost(way, overhead) for way in ways if max(map(len, way)) <= most)
+    )
+
+
+def test_a_batch_has_as_many_parts_as_pay() -> None:
+    lengths = np.random.default_rng(0).integers(6, 114, 128).tolist()  # as in the preset mingpt
+    parts = train.split_by_length(of_lengths(lengths), 128)
+    assert 6 <= len(parts) <= 10
+    assert cost(parts, 0) < 1.15 * sum(lengths) < 0.65 * 128 * max(lengths)
+    assert max(map(len, train.split_by_length(of_lengths(lengths), 8))) == 8
+    assert len(train.split_by_length(of_lengths([3, 9, 5]), 3)) == 1  # too few tokens to save any
+    equal = of_lengths([30] * 40)
+    assert train.split_by_length(equal, 40) == [equal]
+
+
+def trainer_of(monkeypatch: pytest.MonkeyPatch, mechanism: str, **settings: Any) -> train.Trainer:
+    """A trainer in float64 without dropout or clipping that leaves weights and gradients as they are after a step."""
+    torch.manual_seed(0)
+    size = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 64, "vocab_size": 50, "dropout": 0.0}
+    training = {"precision": "float64", "clip": 0.0, **settings}
+    config = resolve("mingpt", given={"model": {**size, "mechanism": mechanism}, "train": training})
+    model, tokenizer = LanguageModel(config.model).double(), Tokenizer.train("char", ["abc"], 50)
+    trainer = train.Trainer(cast(Any, None), model, tokenizer, cast(Any, None), config, ALONE)
+    monkeypatch.setattr(trainer, "optimizers", {})
+    return trainer
+
+
+@pytest.mark.parametrize("accumulate", [1, 5])
+@pytest.mark.parametrize("mechanism", ["dot", "linformer", "perceiver"])
+def test_parts_by_length_have_the_gradient_of_one_padded_batch(
+    monkeypatch: pytest.MonkeyPatch, mechanism: str, accumulate: int
+) -> None:
+    lengths = np.random.default_rng(1).integers(4, 64, 40).tolist()
+    batch = [replace(one, starts=(2, 3) if at % 3 == 0 else ()) for at, one in enumerate(of_lengths(lengths))]
+    parts, whole = (
+        trainer_of(monkeypatch, mechanism, rows_per_batch=rows, accumulate=count)
+        for rows, count in ((40, accumulate), (0, 1))
+    )
+    assert len(parts._parts(batch)) >= max(2, accumulate)
+    assert len(whole._parts(batch)) == 1
+    assert parts.train_step(batch, 1.0) == pytest.approx(whole.train_step(batch, 1.0), rel=1e-10)
+    for one, other in zip(parts.model.parameters(), whole.model.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if one.grad is not None and other.grad is not None:
+            assert (one.grad - other.grad).norm() <= 1e-10 * other.grad.norm() + 1e-15  # 0 for the bias of keys
 
 
 def test_collate_shifts_and_counts_from_the_start() -> None:
@@ -87,12 +160,18 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("preset", ["small", "mingpt"])
 def test_a_stopped_run_goes_on_with_identical_losses(tmp_path: Path, tiny: RunConfig, preset: str) -> None:
+    """Also with dropout, in batches that are split by length."""
     model = {**tiny.to_dict()["model"], "dropout": 0.1} if preset == "mingpt" else tiny.to_dict()["model"]
-    length = {"steps": 11, "rows_per_batch": 16} if preset == "mingpt" else {"epochs": 3.0, "tokens_per_batch": 1024}
+    length = {"steps": 11, "rows_per_batch": 48} if preset == "mingpt" else {"epochs": 3.0, "tokens_per_batch": 1024}
     settings = {**length, "checkpoint_every": 3}
     base = resolve(preset, given={"model": model, "train": settings, "tokenizer": {"kind": "bpe"}})
     facts = None if preset == "mingpt" else FACTS
-    whole = stages.pretrain(base, WORLD, facts, tmp_path / "whole")
+    split: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = train.Trainer._parts
+        patch.setattr(train.Trainer, "_parts", lambda *given: (parts := real(*given), split.append(len(parts)))[0])
+        whole = stages.pretrain(base, WORLD, facts, tmp_path / "whole")
+    assert (max(split) > 1) == (preset == "mingpt")
 
     def stop_at_eight(step: train.Step) -> None:
         if step.step == 8:

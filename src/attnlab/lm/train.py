@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TextIO
 
@@ -51,6 +52,7 @@ _VALIDATE_EVERY = 1000  # steps, in long epochs
 _TRAINED_PER_VALIDATED = 20  # tokens; a validated one costs a third, so that validation takes less than 2 % of the time
 _COST_OF_ANSWERS = 4  # tokens that reading takes as long as writing the answer takes, per token of question and answer
 _PROMPT = 8  # held-out tokens that a sample begins with
+_COST_OF_A_PART = 100  # tokens; a call of the model takes as long as 49 to 127, measured for widths of 48 to 512
 
 
 def choose_threads(config: ModelConfig, asked: int) -> int:
@@ -76,8 +78,8 @@ def make_batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) 
 def make_rows(count: int, rows: int, rng: np.random.Generator) -> list[list[int]]:
     """Group indices into batches of `rows` in random order, regardless of length; the last may have fewer.
 
-    As in the course reports. It costs padding to the longest example per batch, about twice the tokens of a corpus of
-    sentences, in the blocks; the head is computed for real tokens only.
+    As in the course reports. Padded to the longest, such a batch has about twice the tokens of its sentences: see
+    `split_by_length`.
     """
     shuffled = rng.permutation(count).tolist()
     return [shuffled[at : at + rows] for at in range(0, count, rows)]
@@ -97,6 +99,26 @@ def make_epoch(task: Task, config: RunConfig, epoch: int) -> _Epoch:
     if settings.rows_per_batch:
         return examples, make_rows(len(examples), settings.rows_per_batch, rng)
     return examples, make_batches([len(example.ids) for example in examples], settings.tokens_per_batch, rng)
+
+
+def split_by_length(rows: Sequence[Example], most: int, overhead: float = _COST_OF_A_PART) -> list[list[Example]]:
+    """Split a batch into parts of at most `most` rows of similar length, the longest first, at the lowest cost.
+
+    The cost of a part is its number of tokens, padding included, plus the overhead of computing it apart. So rows of equal
+    length are one part, in their order, unless they are too many.
+    """
+    ordered = sorted(rows, key=lambda example: len(example.ids))
+    # Of the first rows, for every number of them: the lowest cost, and where the last part then begins.
+    costs, begins = np.zeros(len(ordered) + 1), [0]
+    for end, longest in enumerate(ordered, start=1):
+        first = max(0, end - most)
+        found = costs[first:end] + overhead + (len(longest.ids) - 1) * np.arange(end - first, 0, -1)
+        begins.append(first + int(found.argmin()))
+        costs[end] = found.min()
+    cuts = [len(ordered)]
+    while cuts[-1]:
+        cuts.append(begins[cuts[-1]])
+    return [ordered[begin:end] for end, begin in pairwise(cuts)]
 
 
 def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
@@ -498,13 +520,10 @@ class Trainer:
         self.model.begin_step()
         self.tokens += sum(example.end - 1 for example in batch)
         targets_in_all = sum(example.end - example.start for example in batch)
-        share, rows = batch[ranks.rank :: ranks.world], math.ceil(len(batch) / ranks.world)
-        size = math.ceil(rows / self.settings.accumulate)
-        parts = [
-            share[at : at + size] for at in range(0, rows, size)
-        ]  # as many in every process; the last may be empty
+        parts = self._parts(batch)
         total = 0.0
-        for number, part in enumerate(parts, start=1):
+        for number, whole in enumerate(parts, start=1):
+            part = whole[ranks.rank :: ranks.world]  # may be empty
             with no_sync(self.module, last=number == len(parts)):
                 loss = self._loss(self.forward, part or batch[:1]) * (1.0 if part else 0.0) / targets_in_all
                 self.scaler.scale(loss * ranks.world).backward()  # the gradients of the processes are averaged
@@ -523,6 +542,18 @@ class Trainer:
             optimizer.zero_grad()
         self.scaler.update()
         return total, norm
+
+    def _parts(self, batch: list[Example]) -> list[list[Example]]:
+        """The parts of a batch that are computed one after the other, each by all processes together.
+
+        Only a batch of rows of any length is split by length, and only on the CPU: a GPU computes the tokens of a batch so
+        fast that a further call costs more than padding (an estimate, not measured).
+        """
+        world = self.ranks.world
+        most = math.ceil(math.ceil(len(batch) / world) / self.settings.accumulate) * world
+        if self.settings.rows_per_batch and self.device.type == "cpu":
+            return split_by_length(batch, most, _COST_OF_A_PART * world)  # each computes a share of the tokens
+        return [batch[at : at + most] for at in range(0, len(batch), most)]
 
     def _loss(self, module: Callable[..., Tensor], examples: Sequence[Example]) -> Tensor:
         """The summed loss of examples."""
