@@ -93,14 +93,13 @@ app.command(
 
 def _show_plan(plan: Plan, pilot: str | None, json: bool) -> None:
     from attnlab.report.screen import as_rich
-    from attnlab.store.records import plain
     from attnlab.studies.compare import plan_from_pilot
 
     plan.check()
     outlooks, names = plan_from_pilot(plan, pilot), [variant.name for variant in plan.variants]
     if json:
         known = {"variants": names, "varied": plan.varied, "order": plan.order(), "workers": plan.workers}
-        show_json({**known, **plain(outlooks)})
+        show_json({**known, **vars(outlooks)})
         return
     runs = ", ".join(f"{name} {seed}" for name, seed in plan.order())
     say(
@@ -235,10 +234,9 @@ def report(
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
     from attnlab import studies
-    from attnlab.report import FORMATS, strict, write_document
+    from attnlab.report import FORMATS, write_document
     from attnlab.report.runs import document as document_of_runs
     from attnlab.report.runs import side_by_side
-    from attnlab.store import records
     from attnlab.store.folders import read_json, refuse_existing
     from attnlab.store.runs import unused_path
 
@@ -248,8 +246,8 @@ def report(
     first = entries[0]
     whole = len(entries) == 1 and first.kind in _REPORTED and first.state == "complete"
     if json:
-        stored = read_json(first.path / "result.json") if whole else records.plain(side_by_side(entries, runs))
-        show_json(strict(stored))
+        stored = read_json(first.path / "result.json") if whole else side_by_side(entries, runs)
+        show_json(stored)
         return
     if out is not None:
         refuse_existing(out)

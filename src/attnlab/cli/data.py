@@ -49,7 +49,6 @@ def corpus_show(
     from attnlab.lm.preview import preview
     from attnlab.pictures import picture_kind, write_picture
     from attnlab.report.lengths import lengths_picture
-    from attnlab.store.records import plain
     from attnlab.tasks import task_class
     from attnlab.tasks.guess import guess_task
 
@@ -68,7 +67,7 @@ def corpus_show(
     if picture and shown.words:
         write_picture(picture, lengths_picture(shown.words.lengths, kind))
     if json:
-        show_json(plain(shown))
+        show_json(shown)
         return
     say(
         f"{shown.documents:,} documents, {shown.characters:,} characters, {shown.symbols:,} symbols;"
@@ -110,7 +109,6 @@ def corpus_find(
 ) -> None:
     """Print the lines about a name, or the most similar names."""
     from attnlab.corpora.sources import load_for_lookup
-    from attnlab.store.records import plain
 
     at_least_one("n", n)
     if not name.strip():
@@ -119,7 +117,7 @@ def corpus_find(
     lines = loaded.find(name.strip())
     nearest = () if lines else loaded.nearest(name, n)
     if json:
-        show_json({"name": name, "corpus": corpus, "lines": plain(lines), "nearest": plain(nearest)})
+        show_json({"name": name, "corpus": corpus, "lines": lines, "nearest": nearest})
         return
     for line in lines:
         say(line.text)

@@ -93,7 +93,6 @@ def score(
     from attnlab.report import FORMATS, write_document
     from attnlab.report.score import document
     from attnlab.store.folders import refuse_existing
-    from attnlab.store.records import plain
 
     if out is not None:
         refuse_existing(out)
@@ -101,7 +100,7 @@ def score(
     if out is not None:
         write_document(document(found, opt.typed_command()), out, FORMATS)
     if json:
-        show_json({**plain(found), "out": None if out is None else str(out)})
+        show_json({**vars(found), "out": None if out is None else str(out)})
         return
     say(*found.lines(), *([f"written: {out}"] if out is not None else []))
 
@@ -120,8 +119,8 @@ def _measure(
     from attnlab.lm import perplexity
     from attnlab.lm.devices import choose_device
     from attnlab.lm.model import load_model
-    from attnlab.store.folders import to_json, write_folder
-    from attnlab.store.records import plain
+    from attnlab.store.folders import write_folder
+    from attnlab.store.records import encode
     from attnlab.store.runs import Run
 
     opened, target = Run.open(folder), output_folder(out, "evaluate", "a measurement")
@@ -149,8 +148,8 @@ def _measure(
         lines = _measured_in_words(measured, counted)
         lines += [f"({seen:,} of {what} were in its training text)"] if seen else []
     probed = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
-    summary["probes"] = plain(probed)
-    write_folder(target, "evaluation", {**files, "result.json": to_json(summary)}, about="an evaluation")
+    summary["probes"] = probed
+    write_folder(target, "evaluation", {**files, "result.json": encode(summary)}, about="an evaluation")
     if json:
         show_json({**summary, "out": str(target)})
         return
@@ -249,7 +248,6 @@ def calibrate(
     """
     from attnlab import corpora, trust
     from attnlab.machine import require_single_process
-    from attnlab.store.records import plain
     from attnlab.store.runs import Run
 
     require_single_process("a calibration")
@@ -257,7 +255,7 @@ def calibrate(
     source = questions or trust.usual_questions(opened)
     summary = trust.calibrate(opened, corpora.load_questions(source), trust_code=trust_code).summary()
     if json:
-        show_json({"run": str(folder), "source": source, **plain(summary)})
+        show_json({"run": str(folder), "source": source, **vars(summary)})
         return
     _show_calibration(summary)
     say(f"\nstored in the run; ask it: attnlab ask {shlex.quote(str(folder))} 'QUESTION' --max-risk 0.1")

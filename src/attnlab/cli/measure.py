@@ -76,7 +76,6 @@ def audit(
     from attnlab import registry
     from attnlab.measure.audit import audit_any, document, is_failure
     from attnlab.report.screen import show_all
-    from attnlab.store.records import plain
 
     if length < 4:
         raise UserError(f"--length must be at least 4, not {length}: leaks are tested at several lengths")
@@ -86,7 +85,7 @@ def audit(
         with errors.status(f"auditing {name}"), _stdout_to_stderr():
             reports.append(audit_any(name, n_embd=n_embd, n_head=n_head, length=length, trust_code=trust_code))
     if json:
-        show_json(plain([report.result() for report in reports]))
+        show_json([report.result() for report in reports])
     else:
         show_all(document(reports), console)
     if is_failure(reports, named=bool(names)):
@@ -153,7 +152,7 @@ def _deliver(result: BenchResult | ReachResult, out: Path | None, json: bool) ->
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_markdown
     from attnlab.store.folders import write_folder
-    from attnlab.store.records import encode, plain
+    from attnlab.store.records import encode
 
     _show_progress("")
     document = result.document()
@@ -163,7 +162,7 @@ def _deliver(result: BenchResult | ReachResult, out: Path | None, json: bool) ->
         named = {f"{document.kind}.{ending}": content for ending, content in files.items()}
         write_folder(out, "bench", named, about="a benchmark")
     if json:
-        show_json({**plain(result), "out": None if out is None else str(out)})
+        show_json({**vars(result), "out": None if out is None else str(out)})
         return
     show_all(document, console)
     if out is not None:
@@ -269,7 +268,7 @@ def mechanisms_show(
     from attnlab.report.html import as_html
     from attnlab.report.screen import show_all
     from attnlab.store.folders import refuse_existing, write_folder
-    from attnlab.store.records import encode, plain
+    from attnlab.store.records import encode
 
     entry = registry.find("mechanism", name)
     at_least_one("draws", draws)
@@ -295,7 +294,7 @@ def mechanisms_show(
         write_folder(out, "approximation", written_files, about="patterns and errors of a mechanism")
     if json:
         written = sorted(str(path) for path in out.iterdir()) if out else []
-        show_json({**plain(cards.card(entry)), "error": plain(measured), "files": written})
+        show_json({**vars(cards.card(entry)), "error": measured, "files": written})
         return
     show_all(approximation.document(measured) if measured else cards.document(cards.card(entry)), console)
     if out:
