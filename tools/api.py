@@ -44,8 +44,8 @@ PUBLIC = {
         ("split_heads", "visible", "masked_softmax", "attention_pattern", "fused_attention"),
     ),
     "attnlab.studies.recall": (
-        "The main study: `STUDY.begin(Plan(...), folder, console)`; [recall](recall.md).",
-        ("Plan", "STUDY"),
+        "The main study: `Recall(...).begin(folder, console)`; [recall](recall.md).",
+        ("Recall", "RecallResult"),
     ),
     "attnlab.studies.trust": (
         "Known, withheld and invented names, run like recall: [trust](trust.md).",

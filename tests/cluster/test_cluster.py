@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ import pytest
 from rich.console import Console
 
 from attnlab.errors import UserError
-from attnlab.store.folders import read_json
 from attnlab.store.runs import Run
-from attnlab.studies import compare as comparing
 from attnlab.studies import remote
+from attnlab.studies.compare import compare
+from attnlab.studies.study import load
 from attnlab.studies.workers import Attempts, Command
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]  # warnings of ray
@@ -47,14 +48,14 @@ def losses(folder: Path) -> dict[str, list[float]]:
     return {name: [one.loss for one in Run.open(folder / name / "seed-0").metrics()] for name in NAMES}
 
 
-def figures(result: dict[str, Any]) -> list[Any]:
-    return [one["values"]["dev_token_perplexity"] for one in result["variants"]]
+def figures(result: Any) -> list[Any]:
+    return [variant.values["dev_token_perplexity"] for variant in result.variants]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder = tmp_path_factory.mktemp("undisturbed") / "study"
-    return folder, comparing.compare(*NAMES, workers=2, out=folder, **ASKED)
+    return folder, compare(*NAMES, workers=2, out=folder, **ASKED).result
 
 
 def job_of(folder: Path, name: str) -> tuple[int, int] | None:
@@ -85,14 +86,14 @@ def strike(folder: Path, name: str, blow: Callable[[int, int], None]) -> threadi
     return thread
 
 
-def compared(folder: Path, workers: str, **blows: Callable[[int, int], None]) -> tuple[dict[str, Any], str]:
+def compared(folder: Path, workers: str, **blows: Callable[[int, int], None]) -> tuple[Any, str]:
     """The result of a comparison in which something happens to its runs, and what it said."""
     said = StringIO()
     threads = [strike(folder, name, blow) for name, blow in blows.items()]
-    result = comparing.compare(*NAMES, workers=workers, out=folder, console=Console(file=said, width=200), **ASKED)
+    outcome = compare(*NAMES, workers=workers, out=folder, console=Console(file=said, width=200), **ASKED)
     for one in threads:
         one.join()
-    return result, said.getvalue()
+    return outcome.result, said.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +124,7 @@ def cluster() -> Iterator[str]:
         head.wait(30)
 
 
-def test_workers_of_ray_are_killed(cluster: str, undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_workers_of_ray_are_killed(cluster: str, undisturbed: tuple[Path, Any], tmp_path: Path) -> None:
     """One loses the worker that waits for it, the other is killed itself."""
     result, said = compared(
         tmp_path / "study",
@@ -155,12 +156,12 @@ def test_what_ray_cannot_start_is_an_error_at_once(cluster: str, tmp_path: Path)
         assert "the study must be on a file system that all machines share" in task.failure()
 
 
-def test_ctrl_c_stops_and_saves(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_ctrl_c_stops_and_saves(undisturbed: tuple[Path, Any], tmp_path: Path) -> None:
     """`ray` without a cluster starts one; the comparison is then finished on this machine."""
     folder = tmp_path / "study"
     code = (
-        "from attnlab.studies import compare as comparing; from attnlab.errors import Interrupted\n"
-        f"try: comparing.compare(*{NAMES!r}, workers='ray', out={str(folder)!r}, **{ASKED!r})\n"
+        "from attnlab.studies.compare import compare; from attnlab.errors import Interrupted\n"
+        f"try: compare(*{NAMES!r}, workers='ray', out={str(folder)!r}, **{ASKED!r})\n"
         "except Interrupted as error: print(error)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -172,7 +173,6 @@ def test_ctrl_c_stops_and_saves(undisturbed: tuple[Path, dict[str, Any]], tmp_pa
     assert not run.complete
     # Saved when it was asked to stop, not only every 20 steps.
     assert run.checkpoints()[-1].name == f"step-{len(run.metrics()):06d}"
-    stored = read_json(folder / "study.json")["plan"] | {"workers": 2}
-    result = comparing.STUDY.resume(folder, stored, Console(quiet=True))
+    result = replace(load(folder), workers="2").resume(folder, Console(quiet=True)).result
     assert losses(folder) == losses(undisturbed[0])
     assert figures(result) == figures(undisturbed[1])

@@ -209,29 +209,6 @@ def test_intervals_are_columns_of_the_csv(comparison: Result) -> None:
     assert [float(first[place]) for place in places] == pytest.approx([spread.mean, spread.low, spread.high])
 
 
-def test_runs_told_by_epoch_have_curves_by_epoch(comparison: Result) -> None:
-    def told(*losses: float | None) -> Result:
-        rows = tuple(
-            {"epoch": number, "dev_accuracy": 0.5, "dev_loss": loss, "train_loss": loss}
-            for number, loss in enumerate(losses, start=1)
-        )
-        return with_variants(
-            comparison,
-            lambda variant: replace(
-                variant, runs=tuple(replace(run, curve=LossCurve(), epochs=rows) for run in variant.runs)
-            ),
-        )
-
-    blocks = document(told(2.0, None, 1.0)).blocks()
-    accuracy, loss, _ = (one for one in blocks if isinstance(one, Chart) and one.readable)
-    assert accuracy.series[0].y == [50.0] * 3
-    assert [math.isnan(value) for value in loss.series[0].y] == [False, True, False]
-    assert loss.label == "Line chart of validation loss: " + "; ".join(
-        f"{name} from 2.00 to 1.00" for name in ("dot", "additive", "zero_mask")
-    )
-    assert not any(isinstance(one, Chart) and one.readable for one in document(told(2.0)).blocks())
-
-
 def test_a_figure_that_the_leak_does_not_reach_is_marked_and_not_called_invalid(comparison: Result) -> None:
     def titles(result: Result) -> list[str]:
         return [one.title for one in document(result).blocks() if isinstance(one, Chart) and one.shape == "points"]

@@ -70,7 +70,7 @@ from attnlab.studies.compare.records import (
 )
 
 _LEAKS = "leaks"
-_QUALITY = ("perplexity", "loss", "share", "epoch")  # kinds of figures that measure quality; the others measure cost
+_QUALITY = ("perplexity", "loss", "share")  # kinds of figures that measure quality; the others measure cost
 _PROBES_PER_TABLE = 5
 _SPLIT_AT_SPACES = (
     "; words split at spaces only, so that a comma or a full stop makes another word of the one before it ({} unknown):"
@@ -564,48 +564,9 @@ def _leak_chart(result: ComparisonResult) -> Chart | None:
 
 
 def _loss_charts(result: ComparisonResult) -> list[Chart]:
-    """The loss curves of all variants over their seeds; for runs recorded by epoch, accuracy and losses by epoch."""
+    """The loss curves of all variants over their seeds."""
     curves = [(_titled(variant), [run.curve for run in variant.runs], variant.leaks) for variant in result.variants]
-    return joint_losses(curves) or epoch_charts(result)
-
-
-def _epoch_curve(variant: VariantResult, key: str, factor: float) -> Series:
-    """The mean over seeds of a figure by epoch, in a band from the lowest to the highest; gaps where a value is missing."""
-    rows = [
-        [math.nan if (value := epoch[key]) is None else factor * value for epoch in same]
-        for same in zip(*(run.epochs for run in variant.runs), strict=True)
-    ]
-    means = [sum(row) / len(row) for row in rows]
-    band = rows if len(variant.runs) > 1 else []
-    return Series(
-        variant.name,
-        [epoch["epoch"] or 0.0 for epoch in variant.runs[0].epochs],
-        means,
-        [mean if math.isnan(mean) else min(row) for mean, row in zip(means, band, strict=False)],
-        [mean if math.isnan(mean) else max(row) for mean, row in zip(means, band, strict=False)],
-    )
-
-
-def epoch_charts(result: ComparisonResult) -> list[Chart]:
-    """Validation accuracy, validation loss and training loss by epoch; none where there is at most one epoch."""
-    trained = [variant for variant in result.variants if all(len(run.epochs) > 1 for run in variant.runs)]
-    over = ", mean and range of the seeds" if any(len(variant.runs) > 1 for variant in trained) else ""
-    kinds = (
-        ("dev_accuracy", "Validation accuracy", Axis("right labels", "%"), 100.0),
-        ("dev_loss", "Validation loss", Axis("loss", "nats per text"), 1.0),
-        ("train_loss", "Training loss", Axis("loss", "nats per text"), 1.0),
-    )
-    return [
-        lines(
-            f"{title}{over}",
-            [_epoch_curve(variant, key, factor) for variant in trained],
-            Axis("epoch"),
-            axis,
-            title.lower(),
-        )
-        for key, title, axis, factor in kinds
-        if trained
-    ]
+    return joint_losses(curves)
 
 
 # What it rests on
@@ -633,8 +594,7 @@ def _registration_facts(fixed: Registration, result: ComparisonResult) -> Facts:
 
 
 def _reproduce(result: ComparisonResult) -> Section:
-    known = {"task": result.task or None, "preset": result.preset or None}
-    known |= asdict(result.data) if result.data else result.facts
+    known = {"task": result.task, "preset": result.preset, **asdict(result.data)}
     facts = [(capital(name.replace("_", " ")), plain(value)) for name, value in known.items() if value is not None]
     data = Facts("Data", facts)
     together = f" ({result.workers} at a time)" if result.workers else ""

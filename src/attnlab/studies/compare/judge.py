@@ -328,7 +328,6 @@ def compare_all(
     leaking: set[str],
     settings: str = "",
     clusters: tuple[int, ...] | None = None,
-    item: str = "question",
 ) -> list[Comparison]:
     """Test every pair; several comparisons are corrected together, p by Holm and intervals by Bonferroni.
 
@@ -341,7 +340,7 @@ def compare_all(
     test = _compare_text if column.kind == "perplexity" else compare_answers
     levels = [_ALPHA / family if each else _ALPHA for each in valid]
     tested = [
-        test(records[a], records[b], Testing(alpha, plan.margin, clusters, item))
+        test(records[a], records[b], Testing(alpha, plan.margin, clusters))
         for (a, b), alpha in zip(pairs, levels, strict=True)
     ]
     counted = {at: 1.0 if effect.p is None else effect.p for at, effect in enumerate(tested) if valid[at]}
@@ -355,7 +354,7 @@ def compare_all(
         correction: dict[str, Any] = (
             {"adjusted": adjusted[at], "comparisons": len(counted), "looks": looks} if at in adjusted else {}
         )
-        words = stats.in_words(effect.details, a, b, item=item, **correction)
+        words = stats.in_words(effect.details, a, b, **correction)
         comparisons.append(
             Comparison(
                 a,
@@ -386,12 +385,11 @@ def _by_seed(a: Sequence[Record], b: Sequence[Record], column: Figure) -> tuple[
 
 @dataclass(frozen=True)
 class Testing:
-    """How pairs are tested: level of the intervals, margin of equivalence, items that belong together, noun for an item."""
+    """How pairs are tested: the level of the intervals, the margin of equivalence, and items that belong together."""
 
     alpha: float = _ALPHA
     margin: float | None = None
     clusters: tuple[int, ...] | None = None  # None: every item by itself
-    item: str = "question"
 
 
 def _losses(
@@ -423,7 +421,7 @@ def compare_answers(a: Sequence[Record], b: Sequence[Record], how: Testing) -> E
     McNemar's test takes every question by itself: with clusters, one seed is tested over clusters instead.
     """
     first, second = ([record.answers() for record in side] for side in (a, b))
-    scope = f"new {how.item}s, with this one seed" if len(a) == 1 else f"new seeds and new {how.item}s"
+    scope = "new questions, with this one seed" if len(a) == 1 else "new seeds and new questions"
     if len(a) == 1 and how.clusters is None:
         alone = stats.mcnemar(first[0], second[0], how.alpha, how.margin)
         return Effect("difference", alone.difference, alone.low, alone.high, alone.p, scope, mcnemar=alone)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -31,7 +31,7 @@ from attnlab.studies.study import load
 T = TypeVar("T")
 READ_TWICE = 200  # texts that are also read word by word
 
-Kind = Literal["perplexity", "loss", "share", "seconds", "rate", "bytes", "count", "epoch"]
+Kind = Literal["perplexity", "loss", "share", "seconds", "rate", "bytes", "count"]
 
 
 @dataclass(frozen=True)
@@ -313,13 +313,12 @@ class Gain:
 
 @dataclass(frozen=True)
 class SeedRun:
-    """A run with its figures, and its training curve by step or by epoch."""
+    """A run with its figures and its training curve."""
 
     seed: int
     folder: str
     values: dict[str, float | None]
     curve: LossCurve = LossCurve()
-    epochs: tuple[dict[str, float | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -441,10 +440,9 @@ class ComparisonResult(StudyResult):
     paired: tuple[Difference, ...]
     verdict: tuple[str, ...]
     settings: dict[str, Settings]  # by variant
-    task: str = ""
-    preset: str = ""
-    data: DataSummary | None = None
-    facts: dict[str, Any] = field(default_factory=dict)  # on data of another kind
+    task: str
+    preset: str
+    data: DataSummary
     registration: Registration | None = None
     tuning: Tuning | None = None
     explanation: tuple[Explanation, ...] = ()
