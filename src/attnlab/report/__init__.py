@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnlab.report.document import Document, strict
+from attnlab.report.document import Document
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
 from attnlab.store.folders import write_bytes, write_folder
 from attnlab.store.records import encode
 
-__all__ = ["FORMATS", "strict", "write_document"]
+__all__ = ["FORMATS", "write_document"]
 
 FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that all is there
 

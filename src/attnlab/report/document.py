@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -332,12 +332,3 @@ def section(title: str, *blocks: Block | None) -> list[Section]:
     """A section of the blocks that are not None; no section if there are none."""
     present = [one for one in blocks if one is not None]
     return [Section(title, present)] if present else []
-
-
-def strict(value: Any) -> Any:
-    """The same data with null for numbers that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: strict(item) for key, item in value.items()}
-    return [strict(item) for item in value] if isinstance(value, list | tuple) else value

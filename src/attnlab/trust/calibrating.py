@@ -28,14 +28,13 @@ from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.stages import stored_config
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store import records
-from attnlab.store.folders import add_files, is_written, locked, read_json, to_json
+from attnlab.store.folders import add_files, is_written, locked
 from attnlab.store.runs import Run, lineage
 from attnlab.tasks.recall import Strangers
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution, familiarity
 from attnlab.trust.training_data import Forms, TrainingData, candidates, data_sources
 
 _FILE = "calibration.json"
-_FORMAT = 2
 FLOOR = 1e-5  # answer prefixes less likely than this are not continued
 _SEED = 0  # of all that is drawn here
 _FEWEST = 4  # minimum number of questions
@@ -206,7 +205,7 @@ def calibrate(
         nobody=tuple(float(f"{one:.6g}") for one in nobody),
     )
     with locked(run.path):
-        add_files(run.path, {_FILE: to_json({"format": _FORMAT, **records.plain(found)})})
+        add_files(run.path, {_FILE: records.encode(found)})
     return found
 
 
@@ -301,15 +300,10 @@ def calibration_of(run: Run) -> Calibrated | None:
     path = run.path / _FILE
     if not is_written(path):
         return None
-    stored = read_json(path)
-    if stored.pop("format", None) != _FORMAT:
-        raise CheckpointError(f"{path} is of another version: make it again with `attnlab calibrate {run.path}`")
     try:
-        found = records.restored(Calibrated, stored)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{path} is damaged (at {error}): make it again with `attnlab calibrate {run.path}`"
-        ) from None
+        found = records.read(Calibrated, path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; make it again with `attnlab calibrate {run.path}`") from None
     if found.model != _weights_checksum(run):
         raise UserError(f"{path} belongs to another model: make it again with `attnlab calibrate {run.path}`")
     return found
