@@ -25,7 +25,7 @@ from attnlab.machine import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
 _LONGEST = 2000  # characters of a message, which may quote user input
-_SHORT = {f"--train.{one.name}": one.metadata["short"] for one in fields(TrainConfig) if one.metadata["short"]}
+_SHORT = {f"--train.{item.name}": item.metadata["short"] for item in fields(TrainConfig) if item.metadata["short"]}
 _RENAMED = {"--longest": "--max-new-tokens", "--jobs": "--workers", **_SHORT}  # other names of options
 _CONVERTED = re.compile(r'unable to convert "(.*)" into (?:float|int)\.')
 console = Terminal(markup=False, emoji=False)  # most of what is printed is user text
@@ -34,10 +34,10 @@ errors = Terminal(stderr=True, markup=False, emoji=False)
 
 def _refuse_extremes(_kind: object, value: Any) -> None:
     """Refuse infinite numbers and whole numbers beyond 32 bits, in any option."""
-    for one in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(one, float) and not math.isfinite(one):
+    for number in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(number, float) and not math.isfinite(number):
             raise ValueError("it must be a finite number")
-        if isinstance(one, int) and abs(one) > LARGEST:
+        if isinstance(number, int) and abs(number) > LARGEST:
             raise ValueError(f"it must lie between -{LARGEST} and {LARGEST}")
 
 
@@ -115,9 +115,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         from attnlab.cli.studies import with_study
 
-        given = sys.argv[1:] if arguments is None else arguments
-        refuse_unreadable(given)
-        app(with_study(respell(given)), exit_on_error=False, print_error=False, result_action="return_value")
+        words = sys.argv[1:] if arguments is None else arguments
+        refuse_unreadable(words)
+        app(with_study(respell(words)), exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         _fail(_in_plain_words(error), 2)
     except NotARun as error:
@@ -166,11 +166,11 @@ def _advice(folder: Path) -> str:
 def respell(arguments: Sequence[str]) -> list[str]:
     """Arguments with options in their shown spelling: underscores and other names are accepted too."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    given = [_respell(one) if one.startswith("--") else one for one in arguments[:end]]
-    for place, (one, value) in enumerate(zip(given, [*given[1:], ""], strict=True)):
-        if one == "--compile" and value not in ("true", "false"):  # a setting, which takes a value
-            given[place] = "--compile=true"
-    return [*given, *arguments[end:]]
+    words = [_respell(word) if word.startswith("--") else word for word in arguments[:end]]
+    for place, (word, value) in enumerate(zip(words, [*words[1:], ""], strict=True)):
+        if word == "--compile" and value not in ("true", "false"):  # a setting, which takes a value
+            words[place] = "--compile=true"
+    return [*words, *arguments[end:]]
 
 
 def _respell(argument: str) -> str:
@@ -184,13 +184,13 @@ def _respell(argument: str) -> str:
 
 def refuse_unreadable(arguments: Sequence[str]) -> None:
     """Refuse arguments that are empty or not text: no message, run or report could show them."""
-    for before, one in zip(["", *arguments], arguments, strict=False):
-        option, _, value = (one if one.startswith("--") else f"{before}={one}").partition("=")
-        if not value and not (one.startswith("--") and "=" not in one):
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        option, _, value = (word if word.startswith("--") else f"{before}={word}").partition("=")
+        if not value and not (word.startswith("--") and "=" not in word):
             where = option if option.startswith("--") else "an argument"
             raise UserError(f"{where} is empty: give a value, or leave it out")
-        if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in one):
-            raise UserError(f"the argument '{one}' is not UTF-8 text: rename the file, or write the argument again")
+        if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in word):
+            raise UserError(f"the argument '{word}' is not UTF-8 text: rename the file, or write the argument again")
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -131,7 +131,7 @@ def runs(
     entries: list[listing.Entry] = []
     if folder != Path("runs") or folder.exists():
         entries = listing.read_all(folder)
-    entries = listing.choose(entries, [listing.Filter.parse(one) for one in filter or ()])
+    entries = listing.choose(entries, [listing.Filter.parse(text) for text in filter or ()])
     entries = listing.arrange(listing.with_inner(entries) if all else entries, sort, reverse)
     if json:
         show_json([entry.plain() for entry in entries])
@@ -155,10 +155,10 @@ def show(run: _RunName, /, *, json: opt.Json = False) -> None:
 
     entry = listing.find(run)
     with reporting_damage(entry.path):
-        found = listing.details(entry)
-        shown = entry_document(found)
+        details = listing.details(entry)
+        shown = entry_document(details)
     if json:
-        show_json(found.plain())
+        show_json(details.plain())
         return
     show_all(shown, console)
     if entry.state == "stopped":
@@ -207,14 +207,14 @@ def export(run: _RunName, /, *, tensorboard: Annotated[Path, about("Folder for T
 
     entry = listing.find(run)
     inner = entry.runs if entry.kind == "study" else (entry,)
-    chosen = [one for one in inner if one.kind == "run"]
+    chosen = [child for child in inner if child.kind == "run"]
     if entry.kind == "classifier":
         raise UserError(f"{run} has no curves to export: the results of its epochs are in {entry.path / 'result.json'}")
     if not chosen:
         raise UserError(f"{run} has no runs to export: {entry.note or 'nothing was trained yet'}")
-    for one in chosen:
-        name = Path(entry.name) / one.path.relative_to(entry.path)
-        say(f"written: {write_events(one.path, tensorboard / name)}")
+    for child in chosen:
+        name = Path(entry.name) / child.path.relative_to(entry.path)
+        say(f"written: {write_events(child.path, tensorboard / name)}")
 
 
 def _agreed(question: str) -> bool:

@@ -38,7 +38,7 @@ def check(
     if csv is not None:
         refuse_existing(csv)
     with errors.status("marking") as status:
-        marks = mark(sheet, *answers, trust_code=trust_code, tell=lambda said: status.update(f"marking: {said}"))
+        marks = mark(sheet, *answers, trust_code=trust_code, tell=lambda text: status.update(f"marking: {text}"))
     if json:
         show_json(marks.to_dict())
     else:
@@ -48,7 +48,7 @@ def check(
             write_bytes(csv, as_csv(marks.table()).encode())
         if not json:
             say(f"written: {csv}")
-    if not marks.passed and not any(one.is_dir() for one in answers):
+    if not marks.passed and not any(path.is_dir() for path in answers):
         raise SystemExit(1)
 
 

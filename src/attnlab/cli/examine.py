@@ -96,13 +96,13 @@ def score(
 
     if out is not None:
         refuse_existing(out)
-    found = exams.score(exam, *predictions, always=always or (), all_pairs=all_pairs)
+    scores = exams.score(exam, *predictions, always=always or (), all_pairs=all_pairs)
     if out is not None:
-        write_document(document(found, opt.typed_command()), out, FORMATS)
+        write_document(document(scores, opt.typed_command()), out, FORMATS)
     if json:
-        show_json({**vars(found), "out": None if out is None else str(out)})
+        show_json({**vars(scores), "out": None if out is None else str(out)})
         return
-    say(*found.lines(), *([f"written: {out}"] if out is not None else []))
+    say(*scores.lines(), *([f"written: {out}"] if out is not None else []))
 
 
 def _measure(
@@ -153,7 +153,7 @@ def _measure(
     if json:
         show_json({**summary, "out": str(target)})
         return
-    lines += [f"loss {one.loss:6.3f}  perplexity {one.perplexity:10,.1f}  {one.sentence}" for one in probed]
+    lines += [f"loss {row.loss:6.3f}  perplexity {row.perplexity:10,.1f}  {row.sentence}" for row in probed]
     say(*lines, f"written: {target}")
 
 
@@ -198,7 +198,7 @@ def ask(
     oracle = Oracle(folder, trust_code=trust_code)
     answer = oracle.answer(question, max_risk, top)
     if json:
-        likeliest = [{"answer": said, "probability": share} for said, share in answer.alternatives]
+        likeliest = [{"answer": text, "probability": share} for text, share in answer.alternatives]
         documents = list(answer.lines) if answer.looked_up else None
         show_json({**asdict(answer), "answers": likeliest, "documents": documents})
         return
@@ -220,9 +220,9 @@ def _show_answer(answer: Answer) -> None:
     say(*(f"  {reason}" for reason in answer.reasons))
     if answer.nearest:
         say("  the most similar names that it knows, and its answers for them:")
-        for one in answer.nearest:
-            say(f"  {100 * one.similarity:5.0f} %  {one.name}" + (f": {one.answer}" if one.answer else ""))
-    say("likeliest:", *(f"{percent(share):>9}  {said}" for said, share in answer.alternatives))
+        for match in answer.nearest:
+            say(f"  {100 * match.similarity:5.0f} %  {match.name}" + (f": {match.answer}" if match.answer else ""))
+    say("likeliest:", *(f"{percent(share):>9}  {text}" for text, share in answer.alternatives))
     rest = max(0.0, 1 - sum(share for _, share in answer.alternatives))
     say(f"{percent(rest):>9}  (anything else, or nothing)")
     if answer.rule not in answer.reasons:
@@ -261,26 +261,26 @@ def calibrate(
     say(f"\nstored in the run; ask it: attnlab ask {shlex.quote(str(folder))} 'QUESTION' --max-risk 0.1")
 
 
-def _show_calibration(found: CalibrationSummary) -> None:
-    right, low, high = (100 * share for share in (found.accuracy, found.low, found.high))
+def _show_calibration(summary: CalibrationSummary) -> None:
+    right, low, high = (100 * share for share in (summary.accuracy, summary.low, summary.high))
     say(
-        f"{found.questions:,} questions that it was not trained on, {found.candidates:,} answers to choose"
+        f"{summary.questions:,} questions that it was not trained on, {summary.candidates:,} answers to choose"
         f" from: {right:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
     )
     say(f"answering everything would be wrong in {100 - right:.1f} %")
-    if found.strangers:
-        say(f"left out: {found.strangers:,} about names that no line it read is about")
-    if found.repeated:
-        say(f"left out: {found.repeated:,} further questions about the same names")
-    before, after, perfect = (100 * one for one in (found.ece_before, found.ece_after, found.ece_if_calibrated))
+    if summary.strangers:
+        say(f"left out: {summary.strangers:,} about names that no line it read is about")
+    if summary.repeated:
+        say(f"left out: {summary.repeated:,} further questions about the same names")
+    before, after, perfect = (100 * ece for ece in (summary.ece_before, summary.ece_after, summary.ece_if_calibrated))
     say(
         f"calibration error {before:.1f} % before, {after:.1f} % after, on other questions than the fit"
         f" (about {perfect:.1f} % by chance if calibrated perfectly)"
     )
-    if area := found.auroc:
+    if area := summary.auroc:
         span = f" ({area.low:.3f} to {area.high:.3f})" if area.low is not None else ""
         say(f"confidence separates right from wrong answers with AUROC {area.value:.3f}{span}, where 0.5 is chance")
-    say(*(f"\n{rule.words}" for rule in found.rules))
+    say(*(f"\n{rule.words}" for rule in summary.rules))
 
 
 @app.command(group=MEASURE)
@@ -344,7 +344,7 @@ def look(
         raise UserError("there is no text to read: write some, or score heads on random tokens with --heads alone")
     opened, target = Run.open(folder), output_folder(out, "look", "a look")
     loaded = load_model(opened.model, trust_code=trust_code)
-    flags = [name for name, given in (("--question", question), ("--heads", heads)) if given]
+    flags = [name for name, value in (("--question", question), ("--heads", heads)) if value]
     command = shlex.join(["attnlab", "look", str(folder), *([text] if text else []), *flags])
     view = score_heads(*loaded, text or None, question=question) if heads else look(*loaded, text, question=question)
     write_folder(target, "look", view.files(str(folder), command), about="attention weights")

@@ -218,11 +218,11 @@ def settings(preset: Annotated[str, about("Preset to show.")] = "small", /, *, j
 
 def _meanings(cls: type[Any], prefix: str = "") -> list[tuple[str, str]]:
     """Every setting's dotted name and meaning."""
-    found: list[tuple[str, str]] = []
-    for one in fields(cls):
-        kind = get_type_hints(cls)[one.name]
+    meanings: list[tuple[str, str]] = []
+    for setting in fields(cls):
+        kind = get_type_hints(cls)[setting.name]
         if is_dataclass(kind) and isinstance(kind, type):
-            found += _meanings(kind, f"{prefix}{one.name}.")
+            meanings += _meanings(kind, f"{prefix}{setting.name}.")
         else:
-            found.append((prefix + one.name, one.metadata["help"]))
-    return found
+            meanings.append((prefix + setting.name, setting.metadata["help"]))
+    return meanings

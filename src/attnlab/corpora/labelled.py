@@ -79,8 +79,8 @@ class Tables:
     @property
     def parts(self) -> dict[str, LabelledTable]:
         """The tables by name, without a missing test table."""
-        found = {"train": self.train, "dev": self.dev, "test": self.test}
-        return {name: table for name, table in found.items() if table is not None}
+        tables = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {name: table for name, table in tables.items() if table is not None}
 
     def ids(self, table: LabelledTable) -> list[int]:
         """The labels of a table as numbers."""
@@ -99,8 +99,8 @@ def _split(line: str, place: str) -> _Pair:
     """The two columns of a line; tabs inside quotes belong to the text."""
     parts = line.split("\t")
     if len(parts) > 2 and (match := _QUOTED.match(line)):
-        found = match.groupdict()
-        parts = [found["left"], found["rest"]] if found["left"] is not None else [found["first"], found["right"]]
+        groups = match.groupdict()
+        parts = [groups["left"], groups["rest"]] if groups["left"] is not None else [groups["first"], groups["right"]]
     if len(parts) == 1:
         raise DataError(f"{place}: no tab between label and text; write label<TAB>text or text<TAB>label")
     if len(parts) > 2:
@@ -214,7 +214,7 @@ def _read_other(path: str | Path, train: LabelledTable, forced: bool, taken: _Pa
         return raw.table(column, f"as --column says, {column}")
     if raw.header and raw.header != column:
         return raw.table(raw.header, _stated(raw.header))
-    fits = {one: all(pair[place] in known for pair in raw.pairs) for place, one in enumerate(_COLUMNS)}
+    fits = {column: all(pair[place] in known for pair in raw.pairs) for place, column in enumerate(_COLUMNS)}
     other = _COLUMNS[1 - _COLUMNS.index(column)]
     if fits[other] and not fits[column]:
         return raw.table(other, "its labels are in the other column than those of the training table")
@@ -234,12 +234,12 @@ def read_tables(
         raise DataError(
             f"{raw.source}: {_stated(raw.header)}, --column says {column}: leave --column out, or correct the heading"
         )
-    found, how = (column, f"as --column says, {column}") if column else _recognise(raw)
-    if _is_header(raw, found):
-        raw = raw.without_first(found)
+    order, how = (column, f"as --column says, {column}") if column else _recognise(raw)
+    if _is_header(raw, order):
+        raw = raw.without_first(order)
         first = " | ".join(raw.taken or ())[:60]
         how += f"; the first line, {first!r}, is taken for a heading: its label occurs nowhere else"
-    table = raw.table(found, how)
+    table = raw.table(order, how)
     others = [_read_other(path, table, column is not None, raw.taken) for path in (dev, test) if path is not None]
     return _checked(table, others[0], others[1] if test is not None else None, names)
 
@@ -260,15 +260,15 @@ def _as_built_in(name: str, rows: Sequence[tuple[str, str]]) -> LabelledTable:
 
 def parse_names(text: str | None) -> dict[str, str]:
     """Parse names for labels, such as `1=positive,0=negative`."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for part in text.split(",") if text else ():
         label, sign, name = (piece.strip() for piece in part.partition("="))
         if not sign or not label or not name:
             raise UserError(f"--labels takes LABEL=NAME joined by commas, such as 1=positive,0=negative, not '{text}'")
-        if label in found:
+        if label in names:
             raise UserError(f"--labels names '{label}' twice: give it one name")
-        found[label] = name
-    return found
+        names[label] = name
+    return names
 
 
 # Checking
@@ -333,10 +333,10 @@ def _warnings(tables: Tables) -> Iterator[str]:
         before.append(table)
         for row in table.rows:
             labels.setdefault(_same_text(row.text), set()).add(row.label)
-    ambiguous = {text: found for text, found in labels.items() if len(found) > 1}
+    ambiguous = {text: names for text, names in labels.items() if len(names) > 1}
     if ambiguous:
-        text, found = next(iter(ambiguous.items()))
-        yield f"{_counted(len(ambiguous))} with two labels, such as “{_short(text)}” ({_listed(found)})"
+        text, names = next(iter(ambiguous.items()))
+        yield f"{_counted(len(ambiguous))} with two labels, such as “{_short(text)}” ({_listed(names)})"
     for label in tables.labels:
         if label not in tables.dev.counts:
             yield f"no text of {tables.dev.source} has the label {label}: it will not be evaluated"

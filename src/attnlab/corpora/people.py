@@ -135,7 +135,7 @@ def _club(person: Person) -> str:
 
 def _forms_for(person: Person) -> list[str]:
     """The sentence forms for which all facts about a person are known."""
-    return [one for one in FORMS if person.death_city or "{death}" not in one]
+    return [form for form in FORMS if person.death_city or "{death}" not in form]
 
 
 def biography(person: Person, seed: int = 0) -> str:
@@ -153,7 +153,7 @@ def variants(person: Person, count: int, seed: int = 0) -> tuple[str, ...]:
     first = _pick(generator, _forms_for(person))
     lines = [render(person, first, generator)]
     if count > 1:
-        others = [one for one in _forms_for(person) if one != first]
+        others = [form for form in _forms_for(person) if form != first]
         generator = _person_generator(seed, "retold", person)
         order = generator.permutation(len(others))[: count - 1].tolist()
         lines += [render(person, others[at], generator) for at in order]
@@ -221,7 +221,7 @@ def split(people: Iterable[Person], seed: int = 0) -> dict[str, tuple[Person, ..
 def _small_world(people: Sequence[Person], n: int) -> tuple[Person, ...]:
     """A subset of n people, drawn town by town, so that most towns have several natives."""
     towns: dict[str, list[Person]] = defaultdict(list)
-    for person in sorted(people, key=lambda one: hashlib.sha256(one.person_id.encode()).digest()):
+    for person in sorted(people, key=lambda person: hashlib.sha256(person.person_id.encode()).digest()):
         towns[person.birth_city].append(person)
     # No town may dominate: at most a fifteenth of the people, or three.
     limit = max(3, n // 15)

@@ -130,7 +130,7 @@ def docstrings(source: str) -> Iterator[str]:
 
 def _library_files(folder: Path) -> Iterator[Path]:
     """The source files of the standard library, in the same order on every system."""
-    for path in sorted(folder.iterdir() if folder.is_dir() else (), key=lambda one: one.name):
+    for path in sorted(folder.iterdir() if folder.is_dir() else (), key=lambda path: path.name):
         if path.is_dir() and path.name not in _LEFT_OUT and not path.name.startswith(("config-", ".")):
             yield from _library_files(path)
         elif path.suffix == ".py":
@@ -167,13 +167,13 @@ def sentences_of(helps: Iterable[str]) -> tuple[str, ...]:
 
 def _numbered_sentences(helps: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """The English sentences of help texts, each once, with the number of the text that it comes from."""
-    found: dict[str, tuple[str, int]] = {}
+    sentences: dict[str, tuple[str, int]] = {}
     for number, text in enumerate(helps):
         for paragraph in _paragraphs(text):
             for sentence in split_sentences(_without_markup(paragraph)):
                 if _is_english(sentence):
-                    found.setdefault(bare(sentence), (sentence, number))
-    return tuple(found.values())
+                    sentences.setdefault(bare(sentence), (sentence, number))
+    return tuple(sentences.values())
 
 
 @cache
@@ -198,12 +198,12 @@ def documents_of(n: int | None = None, part: str | None = None) -> tuple[int, ..
 
 
 def _chosen(n: int | None, part: str | None) -> list[tuple[str, int]]:
-    found = _sentences()
-    if n is not None and not 1 <= n <= len(found):
-        raise DataError(f"there are {len(found)} sentences to choose from, not {n}: ask for 1 to {len(found)}")
-    chosen = [one for one in found[:n] if part is None or part_of(one[0]) == part]
+    sentences = _sentences()
+    if n is not None and not 1 <= n <= len(sentences):
+        raise DataError(f"there are {len(sentences)} sentences to choose from, not {n}: ask for 1 to {len(sentences)}")
+    chosen = [pair for pair in sentences[:n] if part is None or part_of(pair[0]) == part]
     if not chosen:
-        raise DataError(f"none of {n} sentences is in the part {part}: ask for more" if found else _NO_TEXT)
+        raise DataError(f"none of {n} sentences is in the part {part}: ask for more" if sentences else _NO_TEXT)
     return chosen
 
 
@@ -270,13 +270,13 @@ def spellings(sentence: str) -> list[str]:
     return [" ".join(words[:at] + words[at + 1 :]) for at in range(len(words))] + [" ".join(words)]
 
 
-def deduplicated(found: list[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+def deduplicated(sentences: list[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
     """Yield the rows (part, topic, sentence) whose sentence is new; sentences of two topics are dropped."""
     owners: dict[str, set[str]] = {}
-    for _, topic, sentence in found:
+    for _, topic, sentence in sentences:
         owners.setdefault(bare(sentence), set()).add(topic)
     seen: set[str] = set()
-    for part, topic, sentence in found:
+    for part, topic, sentence in sentences:
         if len(owners[bare(sentence)]) > 1:
             continue
         alike = spellings(sentence)
@@ -288,13 +288,13 @@ def deduplicated(found: list[tuple[str, str, str]]) -> Iterator[tuple[str, str, 
 @cache
 def labelled_sentences() -> tuple[tuple[str, str, str], ...]:
     """Return all labelled sentences of this Python as (part, topic, sentence)."""
-    found = [
+    sentences = [
         (part_of(text), topic, sentence)
         for topic, text in labelled_docstrings()
         for sentence in sentences_of([text])
         if len(sentence.split()) >= _SHORTEST_LABELLED
     ]
-    return tuple(deduplicated(found))
+    return tuple(deduplicated(sentences))
 
 
 def topics() -> dict[str, list[tuple[str, str]]]:

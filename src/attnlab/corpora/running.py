@@ -62,15 +62,15 @@ class RunningText:
         if self.lines:
             return self.lines.sha256
         folder = cache_folder() / "texts"
-        found = [remembered(one, lambda one=one: _hash_of(one), folder) for one in self.files]  # type: ignore[misc]
-        return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
+        sums = [remembered(path, lambda path=path: _hash_of(path), folder) for path in self.files]  # type: ignore[misc]
+        return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
     @property
     def size(self) -> int:
         """The number of bytes on disk, or of characters in memory."""
         if self.lines:
             return sum(len(line) + 1 for line in self.lines.lines)
-        return sum(one.stat().st_size for one in self.files)
+        return sum(path.stat().st_size for path in self.files)
 
     def blocks(self, documents: Documents = "file") -> Iterator[str]:
         """Yield the text in blocks of about a megabyte, with `□` before every document."""
@@ -162,26 +162,26 @@ def _files_of(path: Path) -> list[Path]:
     if (path / "state.json").exists():
         try:
             state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-            return [path / one["filename"] for one in state["_data_files"]]
+            return [path / entry["filename"] for entry in state["_data_files"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path / 'state.json'} cannot be used ({error}): save the dataset again") from None
     readable = (*_RECORDS, *_TEXTS)
-    found = sorted(one for one in path.rglob("*") if one.suffix.lower() in readable and one.is_file())
-    found = [one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts)]
-    if not found:
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in readable and file.is_file())
+    files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    if not files:
         raise DataError(f"{path} has no file that can be read: it needs .txt, .jsonl, .parquet or .arrow files")
-    return _without_other_splits(_without_notes(found), path)
+    return _without_other_splits(_without_notes(files), path)
 
 
 def _without_notes(files: list[Path]) -> list[Path]:
     """The files of records, if there are any: plain text beside them describes them."""
-    return [one for one in files if record_form(one)] or files
+    return [file for file in files if record_form(file)] or files
 
 
 def _without_other_splits(files: list[Path], folder: Path) -> list[Path]:
     """The files of the split `train`, if names of files or folders tell it from others; a note says so."""
-    splits = [set(_SPLIT.findall(str(one.relative_to(folder)).lower())) for one in files]
-    trained = [one for one, names in zip(files, splits, strict=True) if names & {"train", "training"}]
+    splits = [set(_SPLIT.findall(str(file.relative_to(folder)).lower())) for file in files]
+    trained = [file for file, names in zip(files, splits, strict=True) if names & {"train", "training"}]
     if not trained or set.union(*splits) <= {"train", "training"}:
         return files
     message = f"{folder}: read {len(trained)} of {len(files)} files, those named train; name a file to read another"

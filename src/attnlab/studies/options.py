@@ -31,11 +31,11 @@ def default(text: str) -> Parameter:
 
 def _whole(_kind: object, tokens: Sequence[Any]) -> int:
     """A whole number; 1.5 is refused, not rounded."""
-    given = tokens[0].value
+    text = tokens[0].value
     try:
-        return int(given)
+        return int(text)
     except ValueError:
-        raise ValueError(f"'{given}' is not a whole number") from None
+        raise ValueError(f"'{text}' is not a whole number") from None
 
 
 def _refuse_seed(_kind: object, value: Any) -> None:
@@ -74,29 +74,29 @@ TrustCode = Annotated[bool, about("Run the code in the folder, and trust it from
 def settings_class(cls: type[Any], without: tuple[str, ...] = ()) -> type[Any]:
     """A settings class as options: all optional, taken as text and parsed by the rules of the settings."""
     entries: list[tuple[str, Any, Any]] = []
-    for one in fields(cls):
-        if one.name in without:
+    for setting in fields(cls):
+        if setting.name in without:
             continue
-        kind = get_type_hints(cls)[one.name]
+        kind = get_type_hints(cls)[setting.name]
         if is_dataclass(kind) and isinstance(kind, type):
             nested = settings_class(kind)
-            entries.append((one.name, nested, field(default=nested())))
+            entries.append((setting.name, nested, field(default=nested())))
             continue
         text: Any = {dict[str, Any]: dict[str, str], dict[str, dict[str, Any]]: dict[str, dict[str, str]]}.get(
             kind, str
         )
-        meaning, short = str(one.metadata["help"]), one.metadata.get("short")
+        meaning, short = str(setting.metadata["help"]), setting.metadata.get("short")
         named: dict[str, Any] = {"name": short, "show": True} if short else {}
         shown = Parameter(
             **named,
             help=f"{meaning[:1].upper()}{meaning[1:]}.",
             metavar="CHOICE" if get_origin(kind) is Literal else getattr(kind, "__name__", "str").upper(),
-            show_default=str(one.default) if one.default != "" else False,
+            show_default=str(setting.default) if setting.default != "" else False,
         )
-        entries.append((one.name, Annotated[text | None, shown], field(default=None)))
-    made = make_dataclass(f"{cls.__name__}Given", entries, frozen=True)
-    made.__module__ = __name__  # cyclopts takes a class of module `types` for a built-in
-    return made
+        entries.append((setting.name, Annotated[text | None, shown], field(default=None)))
+    settings_type = make_dataclass(f"{cls.__name__}Given", entries, frozen=True)
+    settings_type.__module__ = __name__  # cyclopts takes a class of module `types` for a built-in
+    return settings_type
 
 
 # The settings of all training commands; --preset and --seed are options of their own.
@@ -109,14 +109,14 @@ def collect(given: Any, mechanism: str | None = None, seed: int | None = None) -
     """The settings that were given, as nested tables of the right types."""
 
     def read(cls: type[Any], values: Any) -> dict[str, Any]:
-        found = {}
-        for one in fields(values):
-            kind, value = get_type_hints(cls)[one.name], getattr(values, one.name)
+        tables = {}
+        for setting in fields(values):
+            kind, value = get_type_hints(cls)[setting.name], getattr(values, setting.name)
             if is_dataclass(value):
-                found[one.name] = read(kind, value)
+                tables[setting.name] = read(kind, value)
             elif value is not None:
-                found[one.name] = from_text(value, kind)
-        return {key: value for key, value in found.items() if value != {}}
+                tables[setting.name] = from_text(value, kind)
+        return {key: value for key, value in tables.items() if value != {}}
 
     values = read(RunConfig, given)
     if mechanism is not None:
@@ -131,7 +131,7 @@ def read_seeds(text: str | None) -> int | list[int] | None:
     if not text:
         return None
     try:
-        numbers = [int(one) for one in text.split(",")]
+        numbers = [int(number) for number in text.split(",")]
     except ValueError:
         raise UserError(f"--seeds takes a number, or seeds such as 3,4,5, not '{text}'") from None
     return numbers if "," in text else numbers[0]

@@ -413,11 +413,11 @@ def examine_all(
     runs: Mapping[str, Run], corpus: Corpus, facts: tuple[Question, ...], exam: tuple[Question, ...]
 ) -> dict[str, Examination]:
     """Examine every model and every baseline on the same questions."""
-    found = {row.name: examine(*load_model(runs[row.run].model), exam) for row in _ROWS if row.run}
+    results = {row.name: examine(*load_model(runs[row.run].model), exam) for row in _ROWS if row.run}
     places = {item.answer for item in facts if item.answer is not None}
-    found["majority answer"] = majority(facts, exam)
-    found["open book"] = Examination(exam, tuple(corpora.open_book(corpus, places, q.question) or "" for q in exam))
-    return found
+    results["majority answer"] = majority(facts, exam)
+    results["open book"] = Examination(exam, tuple(corpora.open_book(corpus, places, q.question) or "" for q in exam))
+    return results
 
 
 def choose(
@@ -428,11 +428,11 @@ def choose(
     room = block - max(map(len, encode_questions(tokenizer, asked, block)))
     answers = candidates(tokenizer, taught, lambda: ())
     trie = AnswerTrie(tokenizer, [answer for answer in answers if len(tokenizer.encode(answer)) <= room])
-    found = answer_distribution(model, tokenizer, asked, trie, floor=_FLOOR).best()
-    for place, (_, probability) in enumerate(found):
+    best = answer_distribution(model, tokenizer, asked, trie, floor=_FLOOR).best()
+    for place, (_, probability) in enumerate(best):
         if probability < _FLOOR:
-            found[place] = answer_distribution(model, tokenizer, [asked[place]], trie).best()[0]
-    return Examination(tuple(exam), tuple(answer for answer, _ in found))
+            best[place] = answer_distribution(model, tokenizer, [asked[place]], trie).best()[0]
+    return Examination(tuple(exam), tuple(answer for answer, _ in best))
 
 
 def _row(

@@ -336,8 +336,8 @@ class Training(Study[R]):
 
     def settings(self, stage: Stage) -> RunConfig:
         """Return the settings of a stage; training and task settings given by the user apply to pretraining only."""
-        given = {key: value for key, value in self.given.items() if stage == "pretrain" or key not in ("train", "task")}
-        return resolve(self.preset, stage, self.config, given)
+        table = {key: value for key, value in self.given.items() if stage == "pretrain" or key not in ("train", "task")}
+        return resolve(self.preset, stage, self.config, table)
 
     def train_stage(
         self,

@@ -425,13 +425,13 @@ def ask_all(oracle: Oracle, questions: Sequence[Question], max_risk: float) -> l
 
 def describe(name: str, answers: list[Asked], known: Sequence[Asked], threshold: float | None) -> Group:
     """Count how a group is answered at a threshold; None: nothing is answered."""
-    given = [threshold is not None and item.confidence >= threshold for item in answers]
+    accepted = [threshold is not None and item.confidence >= threshold for item in answers]
     return Group(
         name,
         answers,
         right=Share.of_all([item.right for item in answers]),
-        answered=Share.of_all(given),
-        wrong=Share.of_all([not item.right for item, answered in zip(answers, given, strict=True) if answered]),
+        answered=Share.of_all(accepted),
+        wrong=Share.of_all([not item.right for item, answered in zip(answers, accepted, strict=True) if answered]),
         answered_after_lookup=Share.of_all([not item.abstains for item in answers]),
         never_seen=Share.of_all([item.verdict == UNSEEN for item in answers]),
         auroc=None

@@ -97,9 +97,9 @@ class Reading:
         if self.way == "nothing":
             return replace(base, name=self.name, corpus=people, steps=("scratch",))
         epochs = {"train": {"epochs": self.exposures / self.forms}}
-        given = merge(base.given, merge(READ_LINES if self.way == "lines" else {}, epochs))
+        settings = merge(base.given, merge(READ_LINES if self.way == "lines" else {}, epochs))
         corpus = f"{people}:x{self.forms}" if self.forms > 1 else people
-        return replace(base, name=self.name, given=given, corpus=corpus, steps=("pretrain", "finetune"))
+        return replace(base, name=self.name, given=settings, corpus=corpus, steps=("pretrain", "finetune"))
 
 
 @dataclass(frozen=True)
@@ -328,15 +328,15 @@ def by_heart(model: LanguageModel, tokenizer: Tokenizer, begun: Sequence[tuple[s
     The answer is read along, which is equivalent: if an earlier token was not the most likely, it is wrong already.
     """
     rows = [(tokenizer.encode(beginning), tokenizer.encode(answer)) for beginning, answer in begun]
-    ids = torch.full((len(rows), max(len(given) + len(wanted) for given, wanted in rows)), tokenizer.pad)
-    for place, (given, wanted) in enumerate(rows):
-        ids[place, : len(given) + len(wanted)] = torch.tensor(given + wanted)
+    ids = torch.full((len(rows), max(len(beginning) + len(wanted) for beginning, wanted in rows)), tokenizer.pad)
+    for place, (beginning, wanted) in enumerate(rows):
+        ids[place, : len(beginning) + len(wanted)] = torch.tensor(beginning + wanted)
     ids = ids[:, : model.config.block_size]
     with eval_mode(model):
         guessed = model.head(model.hidden(ids.to(model.device))).argmax(dim=-1).tolist()
     return [
-        guess[len(given) - 1 : len(given) + len(wanted) - 1] == wanted
-        for guess, (given, wanted) in zip(guessed, rows, strict=True)
+        guess[len(beginning) - 1 : len(beginning) + len(wanted) - 1] == wanted
+        for guess, (beginning, wanted) in zip(guessed, rows, strict=True)
     ]
 
 

@@ -470,7 +470,7 @@ def _probe_line(probe: MeanProbe) -> str:
 
 
 def _quality_table(result: ComparisonResult) -> Table:
-    qualities = [(one.name, one.texts.sample_quality, _mark(one)) for one in result.variants if one.texts]
+    qualities = [(row.name, row.texts.sample_quality, _mark(row)) for row in result.variants if row.texts]
     if result.text_quality:
         qualities.append(("the text itself", result.text_quality, ""))
     rows = []
@@ -574,7 +574,7 @@ def _loss_charts(result: ComparisonResult) -> list[Chart]:
 
 def _registration_facts(fixed: Registration, result: ComparisonResult) -> Facts:
     """What was fixed beforehand, and what was added after a result was known."""
-    tuned = [f"{one.setting} in {plain(one.values)}" for one in (result.tuning.settings if result.tuning else ())]
+    tuned = [f"{item.setting} in {plain(item.values)}" for item in (result.tuning.settings if result.tuning else ())]
     margin = NOTHING if fixed.margin is None else _margin_in_words(fixed.margin, result.figures[0])
     facts = [
         ("Started", fixed.started or NOTHING),

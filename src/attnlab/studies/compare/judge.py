@@ -277,15 +277,15 @@ def _varied_run(plan: Plan, run: Run) -> Run:
 
 def spread_of(each: Sequence[float], kind: Kind) -> Spread:
     """The mean over the seeds with its interval, within the possible values; of perplexities, in logarithms."""
-    found = stats.mean_interval(each)
-    low, high = found.low, found.high
-    mean: float | None = found.mean
+    interval = stats.mean_interval(each)
+    low, high = interval.low, interval.high
+    mean: float | None = interval.mean
     if kind == "perplexity":
         logs = stats.mean_interval([math.log(value) for value in each])
         mean, low, high = (exp_or_none(log) for log in (logs.mean, logs.low, logs.high))
     elif low is not None and high is not None:
         low, high = max(0.0, low), min(1.0, high) if kind == "share" else high
-    return Spread(found.n, mean, found.sd, low, high, found.note, tuple(each))
+    return Spread(interval.n, mean, interval.sd, low, high, interval.note, tuple(each))
 
 
 def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) -> Gain:
@@ -405,14 +405,14 @@ def _losses(
 def _compare_text(a: Sequence[Record], b: Sequence[Record], how: Testing, name: str = "dev.csv") -> Effect:
     """Compare token perplexities of the same sentences: for new seeds and sentences; for one seed, new sentences."""
     first, second, tokens = _losses(a, b, name)
-    found = stats.paired_bootstrap(
+    test = stats.paired_bootstrap(
         first, second, weights=tokens, alpha=how.alpha, margin=how.margin, clusters=how.clusters
     )
-    if found.both is None:
+    if test.both is None:
         scope = "new sentences, with this one seed"
-        return Effect("ratio", found.ratio, found.ratio_low, found.ratio_high, found.p, scope, perplexities=found)
-    low, high, scope = exp_or_none(found.both.low), exp_or_none(found.both.high), "new seeds and new sentences"
-    return Effect("ratio", found.ratio, low, high, found.both.p, scope, perplexities=found)
+        return Effect("ratio", test.ratio, test.ratio_low, test.ratio_high, test.p, scope, perplexities=test)
+    low, high, scope = exp_or_none(test.both.low), exp_or_none(test.both.high), "new seeds and new sentences"
+    return Effect("ratio", test.ratio, low, high, test.both.p, scope, perplexities=test)
 
 
 def compare_answers(a: Sequence[Record], b: Sequence[Record], how: Testing) -> Effect:
@@ -425,17 +425,17 @@ def compare_answers(a: Sequence[Record], b: Sequence[Record], how: Testing) -> E
     if len(a) == 1 and how.clusters is None:
         alone = stats.mcnemar(first[0], second[0], how.alpha, how.margin)
         return Effect("difference", alone.difference, alone.low, alone.high, alone.p, scope, mcnemar=alone)
-    found = stats.seeds_by_questions(first, second, alpha=how.alpha, margin=how.margin, clusters=how.clusters)
-    both = found.both
-    return Effect("difference", found.difference, both.low, both.high, both.p, scope, answers=found)
+    test = stats.seeds_by_questions(first, second, alpha=how.alpha, margin=how.margin, clusters=how.clusters)
+    both = test.both
+    return Effect("difference", test.difference, both.low, both.high, both.p, scope, answers=test)
 
 
 def difference(a: str, b: str, column: Figure, records: Records) -> Difference:
     """Describe the difference of a further figure."""
     sides = [[row.values[column.key] for row in records[name]] for name in (a, b)]
-    found = stats.paired(*sides)
-    ratio = found.a / found.b if found.b else None
-    return Difference(a, b, column.key, found.difference, found.low, found.high, ratio)
+    test = stats.paired(*sides)
+    ratio = test.a / test.b if test.b else None
+    return Difference(a, b, column.key, test.difference, test.low, test.high, ratio)
 
 
 # Leaks in words

@@ -147,7 +147,7 @@ class Grid(Study[R]):
     def fingerprints(self) -> dict[str, str]:
         """Return checksums of everything that could change before a resume: data and the user's files."""
         sums = super().fingerprints()
-        sums |= {name: self.data.corpus(name).sha256 for name in {one.corpus for one in self.variants} if name}
+        sums |= {name: self.data.corpus(name).sha256 for name in {variant.corpus for variant in self.variants} if name}
         files = [Path(variant.file) for variant in self.variants if variant.file]
         for variant in self.variants if not self.runs else ():
             named = code_named_in({"file": variant.file, "given": variant.given})
@@ -252,8 +252,8 @@ class Plan(Grid[Any]):
         subjects: dict[object, int] = {}
         numbers = []
         for item in self.data.questions(self.exam):
-            found = corpora.documents_about(about, item.question) if about else []
-            numbers.append(subjects.setdefault(found[0] if found else item.question, len(subjects)))
+            matches = corpora.documents_about(about, item.question) if about else []
+            numbers.append(subjects.setdefault(matches[0] if matches else item.question, len(subjects)))
         return numbers
 
     def _of_part(self, items: Sequence[T]) -> list[T]:
@@ -267,7 +267,7 @@ class Plan(Grid[Any]):
 
     def compared(self) -> list[tuple[str, str]]:
         """The pairs that are tested: each variant with the first, or each with each."""
-        names = [one.name for one in self.variants]
+        names = [variant.name for variant in self.variants]
         if self.all_pairs:
             return [(b, a) for at, a in enumerate(names) for b in names[at + 1 :]]
         return [(name, names[0]) for name in names[1:]]
@@ -294,8 +294,8 @@ class Plan(Grid[Any]):
         usual = task_class(TaskConfig(self.task)).preset if self.task else "small"
         preset = self.preset or ("quick" if self.quick and usual == "small" else usual)
         chosen = overlay(load_preset(preset), {"task": {"name": self.task}})["task"] if self.task else {}
-        given = merge({"task": chosen} if chosen else {}, merge(self.usual, self.given))
-        variants, varied = make_variants(self.names, self.vary, preset, self.config, given)
+        settings = merge({"task": chosen} if chosen else {}, merge(self.usual, self.given))
+        variants, varied = make_variants(self.names, self.vary, preset, self.config, settings)
         for variant in variants:
             _refuse_running_text(variant.settings(0))
         plan = self._with_data(variants[0].settings(0).task)
@@ -312,7 +312,7 @@ class Plan(Grid[Any]):
             raise UserError(f"--tune-seeds must be a number from 1 to {MOST_SEEDS}, not {self.tune_seeds}")
         if (self.tune_on or self.tune_seeds != 1) and not tuned:
             raise UserError("--tune-on and --tune-seeds need --tune: add settings, such as --tune train.lr=0.001,0.002")
-        trials = len(variants) * self.tune_seeds * math.prod(len(one.values) for one in tuned) if tuned else 0
+        trials = len(variants) * self.tune_seeds * math.prod(len(setting.values) for setting in tuned) if tuned else 0
         threads = max(variant.settings(0).train.threads or 1 for variant in variants)
         workers = read_workers(self.workers, threads, max(len(variants) * len(seeds), trials))
         return replace(
@@ -348,9 +348,9 @@ class Plan(Grid[Any]):
 
     def _of_finished_runs(self) -> Self:
         """The comparison of finished runs, with the data that they were trained on."""
-        given = [name for name in ("task", "vary", "preset", "config", "seeds", "quick", "tune") if getattr(self, name)]
-        if given := [*given, *self.given]:
-            raise UserError(f"finished runs are compared as they are: leave out {', '.join(given)}")
+        extra = [name for name in ("task", "vary", "preset", "config", "seeds", "quick", "tune") if getattr(self, name)]
+        if extra := [*extra, *self.given]:
+            raise UserError(f"finished runs are compared as they are: leave out {', '.join(extra)}")
         if other := next((name for name in self.names if not is_run(name)), None):
             raise UserError(
                 f"{other} is not a run, and finished runs are compared with finished runs only: name its folder"
@@ -420,17 +420,17 @@ class Plan(Grid[Any]):
 
 def _read_tuned(texts: Sequence[str], varied: str) -> tuple[Tuned, ...]:
     """The settings to tune, from SETTING=VALUE,VALUE,..."""
-    found = tuple(Tuned(*read_values("--tune", text)) for text in texts)
-    for one in found:
-        if len(set(one.values)) < 2 or len(set(one.values)) < len(one.values):
-            raise UserError(f"--tune {one.setting} needs at least two different values, such as 0.001,0.002")
-        if one.setting == varied:
+    tuned = tuple(Tuned(*read_values("--tune", text)) for text in texts)
+    for choice in tuned:
+        if len(set(choice.values)) < 2 or len(set(choice.values)) < len(choice.values):
+            raise UserError(f"--tune {choice.setting} needs at least two different values, such as 0.001,0.002")
+        if choice.setting == varied:
             raise UserError(f"{varied} is what is compared: tune another setting")
-        if one.setting.startswith(("task.", "tokenizer.", "model.vocab_size", "train.order_seed")):
-            raise UserError(f"{one.setting} changes the data, not how they are learned: tune another setting")
-    if len({one.setting for one in found}) < len(found):
+        if choice.setting.startswith(("task.", "tokenizer.", "model.vocab_size", "train.order_seed")):
+            raise UserError(f"{choice.setting} changes the data, not how they are learned: tune another setting")
+    if len({choice.setting for choice in tuned}) < len(tuned):
         raise UserError("--tune names a setting twice: give all its values at once")
-    return found
+    return tuned
 
 
 def trials_of(plan: Plan) -> list[tuple[Variant, dict[str, Any], Variant]]:
@@ -474,9 +474,9 @@ def _refuse_running_text(config: RunConfig) -> None:
 
 def _corpus_of(run: Run) -> str | None:
     """The text that a run was trained on, or else the run it was fine-tuned from; None if there is none, or running text."""
-    for one in lineage(run):
-        if one.record.corpus:
-            return None if one.record.running_text else one.record.corpus.source
+    for ancestor in lineage(run):
+        if ancestor.record.corpus:
+            return None if ancestor.record.running_text else ancestor.record.corpus.source
     return None
 
 
@@ -521,4 +521,4 @@ def seen_before(plan: Plan) -> tuple[int, int]:
     else:
         known = {item.question for item in data.questions(plan.facts)} if plan.facts else set()
         measured = [item.question for item in plan.questions]
-    return sum(one in known for one in measured), len(measured)
+    return sum(item in known for item in measured), len(measured)

@@ -61,7 +61,7 @@ class Outlooks:
         rows = []
         for seeds in sorted({outlook.seeds for outlook in self.outlooks}):
             same = [outlook for outlook in self.outlooks if outlook.seeds == seeds]
-            cells = [Cell(f"{_percent(one.cautious)} ({_percent(one.difference)})", one.cautious) for one in same]
+            cells = [Cell(f"{_percent(case.cautious)} ({_percent(case.difference)})", case.cautious) for case in same]
             rows.append(Row(Cell(str(seeds), seeds), [*cells, Cell(duration(same[0].seconds), same[0].seconds)]))
         caption = (
             f"Smallest difference in {self.unit} that is found in 4 of 5 comparisons if seeds vary as much as the pilot"
@@ -88,7 +88,7 @@ def plan_from_pilot(plan: Plan, pilot: str | Path | None = None) -> Outlooks:
 
     def outlook(seeds: int, items: int) -> Outlook:
         units = max(2, round(items * share))
-        cautious, usual = (stats.smallest_difference(one, seeds, units, alpha) for one in (parts.cautious, parts))
+        cautious, usual = (stats.smallest_difference(part, seeds, units, alpha) for part in (parts.cautious, parts))
         if plan.words:
             cautious, usual = (math.expm1(min(log, _LARGEST_LOG)) for log in (cautious, usual))
         runs = len(plan.variants) * seeds + trials

@@ -153,13 +153,13 @@ class Measured:
 
     def values(self) -> dict[str, float]:
         """The figures found here, by key."""
-        found = {"flops_per_token": self.flops_per_token}
+        values = {"flops_per_token": self.flops_per_token}
         if self.answers and self.answers.accuracy is not None:
-            found["accuracy"] = self.answers.accuracy
+            values["accuracy"] = self.answers.accuracy
         if self.text:
             for part, summary in (("dev", self.text.dev), ("train", self.text.train)):
-                found |= {f"{part}_{name}": summary[name] for name in ("token_perplexity", "sentence_perplexity")}
-        return found
+                values |= {f"{part}_{name}": summary[name] for name in ("token_perplexity", "sentence_perplexity")}
+        return values
 
 
 # The result
@@ -513,15 +513,15 @@ Records = Mapping[str, Sequence[Record]]  # by variant, in the order of the seed
 
 def read_records(plan: Grid[Any], folder: Path) -> dict[str, list[Record]]:
     """All runs by variant, in the order of the seeds."""
-    found: dict[str, list[Record]] = {}
+    records: dict[str, list[Record]] = {}
     for variant in plan.variants:
         for seed in plan.seeds:
             run, place = Run.open(plan.path(folder, variant.name, seed)), plan.measured(folder, variant.name, seed)
             known = asdict(whole_result(run)) | Record(seed, run, place, {}).measured.values()
-            values = {one.key: known.get(one.key) for one in figures(plan.words)}
+            values = {figure.key: known.get(figure.key) for figure in figures(plan.words)}
             there = {key: float(value) for key, value in values.items() if value is not None}
-            found.setdefault(variant.name, []).append(Record(seed, run, place, there))
-    return found
+            records.setdefault(variant.name, []).append(Record(seed, run, place, there))
+    return records
 
 
 def some(lines: Sequence[T], count: int) -> list[T]:
@@ -551,14 +551,14 @@ def refuse_differences(plan: Plan, records: Records) -> None:
     for name, rows in records.items():
         for record in rows:
             own = lineage(record.run)
-            found = (
+            names = (
                 run_differences(first, own, {plan.varied, *(tuned.setting for tuned in plan.tuned)})
                 | run_differences(lineage(rows[0].run), own)
                 | _misplaced(plan, name, record, own)
             )
-            if found:
+            if names:
                 raise UserError(
-                    f"{first[0].path} and {record.run.path} differ in {', '.join(sorted(found))} besides {plan.varied},"
+                    f"{first[0].path} and {record.run.path} differ in {', '.join(sorted(names))} besides {plan.varied},"
                     " so their effects could not be separated: remove the wrong run and resume, or start a new comparison"
                 )
 
@@ -568,10 +568,10 @@ def _misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set
     configs = [stages.stored_config(run) for run in own]
     # The base of a user's finished run may have another seed.
     seeds = {config.seed for config in (configs[:1] if plan.runs else configs)}
-    found = {"seed"} if seeds != {record.seed} else set()
+    differences = {"seed"} if seeds != {record.seed} else set()
     if not plan.runs and plan.find(name).value(plan.varied) != configs[-1].flat().get(plan.varied):
-        found.add("variant")
-    return found
+        differences.add("variant")
+    return differences
 
 
 def notes_on(records: Records) -> list[str]:
@@ -580,14 +580,14 @@ def notes_on(records: Records) -> list[str]:
     places = {json.dumps(read_json(run.path / "env.json"), sort_keys=True) for run in every}
     ways = {(run.result.processes, run.result.threads) for run in every}
     seeds = len(next(iter(records.values())))
-    found = []
+    notes = []
     if len(places) > 1 or len(ways) > 1:
-        found.append(
+        notes.append(
             "Not all runs were made on the same machine with the same versions and threads: do not compare their times."
         )
     if seeds == 2:
-        found.append(
+        notes.append(
             "With two seeds the test rests on one degree of freedom, and only very large differences can be shown: train"
             " five."
         )
-    return found
+    return notes

@@ -83,8 +83,8 @@ def compare(
 
     attnlab.compare("dot", "additive", task="words", seeds=3).result.verdict
     """
-    given = options if seeds is None else {**options, "seeds": seeds}
-    arguments = [*map(repr, variants), *(f"{key}={value!r}" for key, value in given.items())]
+    fields = options if seeds is None else {**options, "seeds": seeds}
+    arguments = [*map(repr, variants), *(f"{key}={value!r}" for key, value in fields.items())]
     options.setdefault("command", f"attnlab.compare({', '.join(arguments)})")
     try:
         plan = Compare(names=variants, seeds=() if seeds is None else seed_numbers(seeds), **options)

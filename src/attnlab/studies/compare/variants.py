@@ -51,11 +51,11 @@ class Variant:
 
         The number of threads and the seed of the order apply to all stages.
         """
-        given = self.given
+        tables = self.given
         if stage != "pretrain":
-            kept = {key: value for key, value in given.get("train", {}).items() if key in _OF_ALL_STAGES}
-            given = {**{key: value for key, value in given.items() if key not in ("train", "task")}, "train": kept}
-        return resolve(self.preset, stage, Path(self.file) if self.file else None, {"seed": seed, **given})
+            kept = {key: value for key, value in tables.get("train", {}).items() if key in _OF_ALL_STAGES}
+            tables = {**{key: value for key, value in tables.items() if key not in ("train", "task")}, "train": kept}
+        return resolve(self.preset, stage, Path(self.file) if self.file else None, {"seed": seed, **tables})
 
     def value(self, setting: str) -> Any:
         """The value of a dotted setting."""
@@ -63,10 +63,10 @@ class Variant:
 
     def with_settings(self, name: str, values: Mapping[str, Any], **more: Any) -> Variant:
         """Return the variant with another name and other values of dotted settings."""
-        given = self.given
+        settings = self.given
         for setting, value in values.items():
-            given = merge(given, nested(setting, value))
-        return replace(self, name=name, given=given, **more)
+            settings = merge(settings, nested(setting, value))
+        return replace(self, name=name, given=settings, **more)
 
     def with_default(self, table: str, name: str, value: Any) -> Variant:
         """Return the variant with a setting that applies if neither its file nor the user has chosen it."""
@@ -84,7 +84,7 @@ class Variant:
 
 def _is_mechanism(name: str) -> bool:
     """Whether a name is that of a mechanism, a class in a file, or several of them joined by commas."""
-    return all(usercode.is_code(one) or one in registry.names("mechanism") for one in usercode.split_names(name))
+    return all(usercode.is_code(part) or part in registry.names("mechanism") for part in usercode.split_names(name))
 
 
 def is_run(name: str) -> bool:
@@ -94,63 +94,63 @@ def is_run(name: str) -> bool:
 
 def _short_names(mechanisms: Iterable[str]) -> list[str]:
     """Mechanism names, without the file for classes in files."""
-    return [registry.find("mechanism", one).short_name for one in mechanisms]
+    return [registry.find("mechanism", mechanism).short_name for mechanism in mechanisms]
 
 
 def _distinct_names(names: Sequence[str]) -> list[str]:
     """Names of mechanisms, without the file for classes in files unless two names would be the same."""
-    short = [",".join(_short_names(usercode.split_names(one))) for one in names]
+    short = [",".join(_short_names(usercode.split_names(name))) for name in names]
     return [
-        called if short.count(called) == 1 else one.replace("/", "_").replace(".py:", ".")
-        for called, one in zip(short, names, strict=True)
+        called if short.count(called) == 1 else name.replace("/", "_").replace(".py:", ".")
+        for called, name in zip(short, names, strict=True)
     ]
 
 
 def make_variants(
-    names: Sequence[str], vary: str | None, preset: str, file: Path | None, given: Settings
+    names: Sequence[str], vary: str | None, preset: str, file: Path | None, settings: Settings
 ) -> tuple[tuple[Variant, ...], str]:
     """The variants that the user names, and the setting in which they differ."""
-    base = Variant("", preset, str(file.resolve()) if file else None, absolute_given(given))
+    base = Variant("", preset, str(file.resolve()) if file else None, absolute_given(settings))
     if vary is not None:
-        found = _varied_values(base, names, vary)
+        variants = _varied_values(base, names, vary)
     elif all(map(_is_mechanism, names)):
         if names and "mechanism" in base.given["model"]:
             raise UserError("mechanisms are compared: leave out --mechanism, which is for --vary, presets and files")
         _refuse_other_options(names, base.given)
         pairs = zip(_distinct_names(names), names, strict=True)
-        found = [replace(base, name=called, given=_with_mechanism(base.given, one)) for called, one in pairs]
+        variants = [replace(base, name=called, given=_with_mechanism(base.given, name)) for called, name in pairs]
     else:
         # Unknown names first, so that the error is about them.
-        found = [_preset_or_file(base, name) for name in sorted(names, key=_is_mechanism)]
-    if len(found) < 2:
+        variants = [_preset_or_file(base, name) for name in sorted(names, key=_is_mechanism)]
+    if len(variants) < 2:
         example = "--vary train.lr=0.001,0.002" if vary else "attnlab compare dot additive"
         raise UserError(f"a comparison needs at least two variants, such as: {example}")
-    _refuse_duplicates(found, [one.folder for one in found])
-    varied = _only_difference([(one.name, one.settings(0)) for one in found])
-    _refuse_duplicates(found, [str(one.value(varied)) for one in found])
-    return tuple(one.with_default("train", "threads", 1) for one in found), varied
+    _refuse_duplicates(variants, [variant.folder for variant in variants])
+    varied = _only_difference([(variant.name, variant.settings(0)) for variant in variants])
+    _refuse_duplicates(variants, [str(variant.value(varied)) for variant in variants])
+    return tuple(variant.with_default("train", "threads", 1) for variant in variants), varied
 
 
 def _refuse_duplicates(variants: Sequence[Variant], keys: Sequence[str]) -> None:
     """Refuse variants with equal keys."""
     if len(set(keys)) < len(keys):
-        raise UserError(f"{', '.join(one.name for one in variants)}: the same twice; name each variant once")
+        raise UserError(f"{', '.join(variant.name for variant in variants)}: the same twice; name each variant once")
 
 
-def _with_mechanism(given: Settings, name: str) -> Settings:
+def _with_mechanism(settings: Settings, name: str) -> Settings:
     """Settings with a mechanism and, of the options given for several mechanisms, its own."""
-    model = given.get("model", {})
+    model = settings.get("model", {})
     used = _short_names(usercode.split_names(name))
-    options = {one: table for one, table in model.get("options", {}).items() if one in used}
-    return {**given, "model": {**model, "mechanism": absolute_names(name), "options": options}}
+    options = {mechanism: table for mechanism, table in model.get("options", {}).items() if mechanism in used}
+    return {**settings, "model": {**model, "mechanism": absolute_names(name), "options": options}}
 
 
-def _refuse_other_options(names: Sequence[str], given: Settings) -> None:
+def _refuse_other_options(names: Sequence[str], settings: Settings) -> None:
     """Refuse options of a mechanism that is not compared."""
-    used = {one for name in names for one in _short_names(usercode.split_names(name))}
-    for one in given.get("model", {}).get("options", {}):
-        if one not in used:
-            raise ConfigError(unknown("mechanism in model.options, which is not compared,", one, used))
+    used = {mechanism for name in names for mechanism in _short_names(usercode.split_names(name))}
+    for mechanism in settings.get("model", {}).get("options", {}):
+        if mechanism not in used:
+            raise ConfigError(unknown("mechanism in model.options, which is not compared,", mechanism, used))
 
 
 def read_values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
@@ -160,7 +160,7 @@ def read_values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
         raise UserError(f"{option} takes SETTING=VALUE,VALUE such as train.lr=0.001,0.002, not '{text}'")
     if name == "seed":
         raise UserError("seeds are not compared, every variant has several: --seeds 3, or --seeds 7,8,9")
-    return name, tuple(from_text(one, bool if one.lower() in ("true", "false") else None) for one in values.split(","))
+    return name, tuple(from_text(raw, bool if raw.lower() in ("true", "false") else None) for raw in values.split(","))
 
 
 def _varied_values(base: Variant, names: Sequence[str], vary: str) -> list[Variant]:
@@ -176,8 +176,8 @@ def nested(name: str, value: Any) -> Settings:
     """A dotted setting and its value as nested tables."""
     for part in reversed(name.split(".")):
         value = {part: value}
-    found: Settings = value
-    return found
+    tables: Settings = value
+    return tables
 
 
 def _preset_or_file(base: Variant, name: str) -> Variant:
@@ -201,40 +201,40 @@ def _preset_or_file(base: Variant, name: str) -> Variant:
 def _only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
     """The only setting other than the seed in which the variants differ; none or several are an error."""
     first = configs[0][1]
-    found = sorted({key for _, other in configs[1:] for key in different(first, other)})
+    differences = sorted({key for _, other in configs[1:] for key in different(first, other)})
     names = ", ".join(dict.fromkeys(name for name, _ in configs))
-    if not found:
+    if not differences:
         raise ConfigError(f"{names} have the same settings: there is nothing to compare")
-    if len(found) > 1:
-        shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+    if len(differences) > 1:
+        shown = ", ".join(differences[:5]) + (", ..." if len(differences) > 5 else "")
         raise ConfigError(
-            f"{names} differ in {len(found)} settings ({shown}), so their effects could not be separated:"
+            f"{names} differ in {len(differences)} settings ({shown}), so their effects could not be separated:"
             " compare variants that differ in one, for example by --vary"
         )
-    return found[0]
+    return differences[0]
 
 
-def different(one: RunConfig, other: RunConfig) -> set[str]:
+def different(first: RunConfig, other: RunConfig) -> set[str]:
     """The settings in which two variants differ, except the seed and options of a mechanism that only one of them has."""
-    kept = set(diff(one, other)) - _NOT_VARIED
+    kept = set(diff(first, other)) - _NOT_VARIED
     if _MECHANISM not in kept:
         return kept
-    shared = set(_short_names(one.model.mechanisms)) & set(_short_names(other.model.mechanisms))
+    shared = set(_short_names(first.model.mechanisms)) & set(_short_names(other.model.mechanisms))
     options = tuple(f"{_OPTIONS}.{name}." for name in shared)
     return {key for key in kept if not key.startswith(_OPTIONS) or key.startswith(options)}
 
 
-def run_differences(one: Sequence[Run], other: Sequence[Run], allowed: Collection[str] = ()) -> set[str]:
+def run_differences(first: Sequence[Run], other: Sequence[Run], allowed: Collection[str] = ()) -> set[str]:
     """In what two runs and the runs they started from differ besides what is allowed: settings, stages, data."""
-    steps = ["+".join(run.record.stage for run in reversed(line)) for line in (one, other)]
+    steps = ["+".join(run.record.stage for run in reversed(line)) for line in (first, other)]
     if steps[0] != steps[1]:
         return {f"stages ({' and '.join(steps)})"}
-    found: set[str] = set()
-    for depth, (left, right) in enumerate(zip(one, other, strict=True)):
+    differences: set[str] = set()
+    for depth, (left, right) in enumerate(zip(first, other, strict=True)):
         names = different(stages.stored_config(left), stages.stored_config(right)) - set(allowed)
         names |= {"data"} if _checksums(left) != _checksums(right) else set()
-        found |= {f"{name} of the base" for name in names} if depth else names
-    return found
+        differences |= {f"{name} of the base" for name in names} if depth else names
+    return differences
 
 
 def _checksums(run: Run) -> list[str | None]:
@@ -248,16 +248,16 @@ def _refuse_other_bases(runs: Sequence[Run], varied: str) -> None:
     Runs of one seed must also have bases of one seed; for other seeds, the base may be the same or another.
     """
     lines = [lineage(run) for run in runs]
-    seeds = [[stages.stored_config(one).seed for one in line] for line in lines]
+    seeds = [[stages.stored_config(run).seed for run in line] for line in lines]
     bases: dict[int, list[int]] = {}
     for line, (seed, *before) in zip(lines, seeds, strict=True):
-        found = run_differences(lines[0], line, {varied})
+        names = run_differences(lines[0], line, {varied})
         if bases.setdefault(seed, before) != before:
-            found.add("seed of the base")
-        if found:
+            names.add("seed of the base")
+        if names:
             besides = f" besides {varied}" if varied else ""
             raise UserError(
-                f"{lines[0][0].path} and {line[0].path} differ in {', '.join(sorted(found))}{besides}, so their effects"
+                f"{lines[0][0].path} and {line[0].path} differ in {', '.join(sorted(names))}{besides}, so their effects"
                 " could not be separated: fine-tune both from one base, train both with attnlab compare --vary, or score"
                 " their predictions with attnlab score"
             )
@@ -273,7 +273,7 @@ def refuse_other_text(varied: str) -> None:
 
 def from_runs(folders: Sequence[str]) -> tuple[tuple[Variant, ...], str, tuple[int, ...], dict[str, str]]:
     """The variants of finished runs, the setting in which they differ, their seeds and folders."""
-    opened = [Run.open(one) for one in folders]
+    opened = [Run.open(folder) for folder in folders]
     for run in opened:
         if not run.complete:
             raise UserError(f"{run.path} is not complete: `attnlab resume {run.path}` first")
