@@ -46,23 +46,23 @@ class Answers:
 
 def find_answers(places: Sequence[Path], sheet: Path) -> dict[str, Path]:
     """The answer files by student: of a folder, every TOML file but the sheet, and every folder of a student."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for place in places:
         if place.is_dir():
-            inside = sorted(one for one in place.iterdir() if not one.name.startswith((".", "__")))
-            students = [one for one in inside if one.is_dir() or _is_toml(one) or _is_dangling(one)]
-            students = [one for one in students if os.path.realpath(one) != os.path.realpath(sheet)]
+            inside = sorted(path for path in place.iterdir() if not path.name.startswith((".", "__")))
+            students = [path for path in inside if path.is_dir() or _is_toml(path) or _is_dangling(path)]
+            students = [path for path in students if os.path.realpath(path) != os.path.realpath(sheet)]
             if not students:
                 raise DataError(f"{place} has no answers; put one TOML file or one folder per student into it")
-            found += students
+            paths += students
         elif place.exists() or _is_dangling(place):
-            found.append(place)
+            paths.append(place)
         else:
             raise DataError(f"there is no file {inputs.shown(place)}; give answer files, or a folder of them")
-    refuse_twice(map(os.path.abspath, found))
-    labels = [one.name if one.is_dir() or not _is_toml(one) else one.stem for one in found]
+    refuse_twice(map(os.path.abspath, paths))
+    labels = [path.name if path.is_dir() or not _is_toml(path) else path.stem for path in paths]
     count = Counter(labels)
-    return {label if count[label] == 1 else str(one): one for label, one in zip(labels, found, strict=True)}
+    return {label if count[label] == 1 else str(path): path for label, path in zip(labels, paths, strict=True)}
 
 
 def _is_toml(path: Path) -> bool:
@@ -79,15 +79,15 @@ def read_answers(student: str, path: Path) -> Answers:
     try:
         if path.is_dir():
             path = _answer_file(path)
-        given = parse(inputs.read_text(path, "", "a TOML file"), path)
-        let = table(given, "let", path)
+        values = parse(inputs.read_text(path, "", "a TOML file"), path)
+        let = table(values, "let", path)
     except UserError as error:
         return Answers(student, folder, unreadable=str(error).replace(inputs.shown(path), inputs.shown(path.name)))
-    return Answers(student, folder, given, let)
+    return Answers(student, folder, values, let)
 
 
 def _answer_file(folder: Path) -> Path:
-    found = sorted(folder.glob("*.toml"))
-    if len(found) != 1:
-        raise DataError(f"the folder has {len(found)} TOML files; hand in one with the answers")
-    return found[0]
+    files = sorted(folder.glob("*.toml"))
+    if len(files) != 1:
+        raise DataError(f"the folder has {len(files)} TOML files; hand in one with the answers")
+    return files[0]

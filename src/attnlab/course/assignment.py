@@ -50,10 +50,10 @@ def write_course(folder: Path) -> list[Path]:
         + "\n",
         "for-students/answers.toml": template("answers.toml"),
         "for-students/attention.py": template("attention.py.txt"),
-        "for-students/exam.txt": "".join(f"{one.question}\n" for one in exam),
+        "for-students/exam.txt": "".join(f"{item.question}\n" for item in exam),
         "students/example/answers.toml": solved(template("answers.toml")),
         "students/example/attention.py": solved(template("attention.py.txt")),
-        "students/example/birth.predictions": "".join(f"{one}\n" for one in _looked_up(exam)),
+        "students/example/birth.predictions": "".join(f"{answer}\n" for answer in _looked_up(exam)),
     }
     files |= {name: text.encode() for name, text in texts.items()}
     for name, content in files.items():
@@ -77,14 +77,14 @@ def solved(text: str) -> str:
 def _looked_up(exam: tuple[corpora.Question, ...]) -> Iterator[str]:
     """The answers of a lookup in the corpus, which makes a few mistakes."""
     corpus = corpora.load_corpus(_PEOPLE)
-    places = {str(one.answer) for one in (*exam, *corpora.load_questions(f"{_PEOPLE}:train"))}
-    for one in exam:
-        yield corpora.open_book(corpus, places, one.question) or ""
+    places = {str(item.answer) for item in (*exam, *corpora.load_questions(f"{_PEOPLE}:train"))}
+    for item in exam:
+        yield corpora.open_book(corpus, places, item.question) or ""
 
 
 def _pairs() -> Iterator[str]:
     """Lines of two random places in turns: what comes next is the word before the last."""
-    answers = {str(one.answer) for one in corpora.load_questions(f"{_PEOPLE}:train")}
+    answers = {str(item.answer) for item in corpora.load_questions(f"{_PEOPLE}:train")}
     places, generator = sorted(filter(str.isalpha, answers))[:_PLACES], random.Random(0)
     return (" ".join(generator.sample(places, 2) * _TURNS) for _ in range(_LINES))
 

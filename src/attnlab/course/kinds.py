@@ -26,32 +26,32 @@ def _known(own: TomlTable, *allowed: str) -> None:
 
 
 def _numbers(own: TomlTable, setting: str, default: float) -> list[float]:
-    given = own.get(setting, default)
-    found = given if isinstance(given, list) else [given]
-    if not found or any(isinstance(x, bool | str | list | dict) or not 0 <= x < float("inf") for x in found):
+    value = own.get(setting, default)
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or any(isinstance(x, bool | str | list | dict) or not 0 <= x < float("inf") for x in numbers):
         raise UserError(f"{setting} must be a number that is not negative, or a list of such numbers")
-    return [float(x) for x in found]
+    return [float(x) for x in numbers]
 
 
 def _number(own: TomlTable, setting: str, default: float) -> float:
-    found = _numbers(own, setting, default)
-    if len(found) != 1 or found[0] == 0:
+    numbers = _numbers(own, setting, default)
+    if len(numbers) != 1 or numbers[0] == 0:
         raise UserError(f"{setting} must be one positive number")
-    return found[0]
+    return numbers[0]
 
 
 def _whole(own: TomlTable, setting: str, default: int) -> int:
-    found = _number(own, setting, default)
-    if found != int(found):
+    number = _number(own, setting, default)
+    if number != int(number):
         raise UserError(f"{setting} must be a whole number")
-    return int(found)
+    return int(number)
 
 
 def _text(own: TomlTable, setting: str, default: str | None = None) -> str:
-    found = own.get(setting, default)
-    if not isinstance(found, str):
+    text = own.get(setting, default)
+    if not isinstance(text, str):
         raise UserError(f"{setting} must be given, as text in quotes")
-    return found
+    return text
 
 
 def _data(source: str, folder: Path) -> str:
@@ -71,44 +71,44 @@ class Levels:
     def read(cls, own: TomlTable, *criteria: str) -> Levels:
         """Read `points` and thresholds, each a number or a list; all lists have the same length."""
         points = _numbers(own, "points", 1)
-        thresholds = {one: _numbers(own, one, 0) for one in criteria if one in own}
-        if any(len(found) not in (1, len(points)) for found in thresholds.values()):
+        thresholds = {name: _numbers(own, name, 0) for name in criteria if name in own}
+        if any(len(steps) not in (1, len(points)) for steps in thresholds.values()):
             raise UserError("give as many points as thresholds, such as points = [1, 2]")
         if points != sorted(set(points)):
             raise UserError("points must rise: write the easiest level first, such as points = [1, 3]")
-        for one, found in thresholds.items():
-            if found != sorted(found, reverse=one in cls._AT_MOST):
+        for name, steps in thresholds.items():
+            if steps != sorted(steps, reverse=name in cls._AT_MOST):
                 raise UserError(
-                    f"{one} must {'fall' if one in cls._AT_MOST else 'rise'}: write the easiest level first"
+                    f"{name} must {'fall' if name in cls._AT_MOST else 'rise'}: write the easiest level first"
                 )
-        return cls(points, {one: found * (len(points) // len(found)) for one, found in thresholds.items()})
+        return cls(points, {name: steps * (len(points) // len(steps)) for name, steps in thresholds.items()})
 
     @property
     def most(self) -> float:
         """The points of the best level."""
         return self.points[-1]
 
-    def outcome(self, name: str, found: Mapping[str, float], said: Mapping[str, str]) -> Outcome:
+    def outcome(self, name: str, values: Mapping[str, float], messages: Mapping[str, str]) -> Outcome:
         """The best level reached; thresholds of the last level that were missed are named."""
         last = len(self.points) - 1
-        missed = [one for one in self.thresholds if not self._reached(one, found[one], last)]
+        missed = [key for key in self.thresholds if not self._reached(key, values[key], last)]
         if not missed:
-            return Outcome(name, True, self.most, self.most, "; ".join(said.values()))
+            return Outcome(name, True, self.most, self.most, "; ".join(messages.values()))
         told = [
-            f"{words} (wanted: {self._shown(one, last)})" if one in missed else words for one, words in said.items()
+            f"{words} (wanted: {self._shown(key, last)})" if key in missed else words for key, words in messages.items()
         ]
         reached = [
-            place for place in range(last) if all(self._reached(one, found[one], place) for one in self.thresholds)
+            place for place in range(last) if all(self._reached(key, values[key], place) for key in self.thresholds)
         ]
         if reached:
-            level = ", ".join(f"{one} {self._shown(one, reached[-1])}" for one in self.thresholds)
+            level = ", ".join(f"{key} {self._shown(key, reached[-1])}" for key in self.thresholds)
             told.append(f"level reached: {level}")
         earned = self.points[reached[-1]] if reached else 0.0
         return Outcome(name, False, earned, self.most, "; ".join(told), f"missed: {', '.join(missed)}")
 
-    def _reached(self, criterion: str, found: float, place: int) -> bool:
+    def _reached(self, criterion: str, value: float, place: int) -> bool:
         wanted = self.thresholds[criterion][place]
-        return found <= wanted if criterion in self._AT_MOST else found >= wanted
+        return value <= wanted if criterion in self._AT_MOST else value >= wanted
 
     def _shown(self, criterion: str, place: int) -> str:
         wanted = self.thresholds[criterion][place]
@@ -152,7 +152,7 @@ class Mechanism:
         _known(own, "time_ratio", "loss", *sizes, *training, "seconds", "memory")
         self.name, self.levels = name, Levels.read(own, "time_ratio", "loss")
         self.points = self.levels.most
-        n_embd, n_head, length, tokens = (_whole(own, one, default) for one, default in sizes.items())
+        n_embd, n_head, length, tokens = (_whole(own, key, default) for key, default in sizes.items())
         if n_embd % n_head or length < 4:
             raise UserError("n_embd must be a multiple of n_head, and length at least 4")
         self.job = Job("", n_embd, n_head, length, tokens if "time_ratio" in own else None)
@@ -160,8 +160,8 @@ class Mechanism:
         self.job = replace(self.job, memory=1e9 * _number(own, "memory", self.job.memory / 1e9))
         if "loss" in own:
             self.job = replace(self.job, training=_training(own, folder))
-        elif given := [one for one in training if one in own]:
-            raise UserError(f"{given[0]} is for a task with a loss; give loss, or leave {given[0]} out")
+        elif extra := [key for key in training if key in own]:
+            raise UserError(f"{extra[0]} is for a task with a loss; give loss, or leave {extra[0]} out")
         self.measured: Mapping[Job, Measured] = {}  # set when the classes have run
 
     def job_of(self, answer: Any, answers: Answers) -> Job:
@@ -194,7 +194,7 @@ def _training(own: TomlTable, folder: Path) -> str:
     preset, settings = _text(own, "preset", "quick"), _plain(own.get("settings", {}))
     if not isinstance(settings, dict):
         raise UserError("settings must be a table, such as {train = {epochs = 2}}")
-    sources = [_data(_text(own, one), folder) if one in own or one == "corpus" else None for one in _SOURCES]
+    sources = [_data(_text(own, key), folder) if key in own or key == "corpus" else None for key in _SOURCES]
     resolve(preset, given=settings)
     for source in sources:
         if source is not None:

@@ -55,12 +55,12 @@ class Student:
     @property
     def mistakes(self) -> list[tuple[str, str]]:
         """The tasks that did not pass, each with the reason; notes have no task."""
-        failed = [one for one in self.outcomes if not one.passed and one.message != _UNREADABLE]
-        return [*(("", note) for note in self.notes), *((one.name, one.message) for one in failed)]
+        failed = [outcome for outcome in self.outcomes if not outcome.passed and outcome.message != _UNREADABLE]
+        return [*(("", note) for note in self.notes), *((outcome.name, outcome.message) for outcome in failed)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        tasks = [{key: value for key, value in asdict(one).items() if key != "alike"} for one in self.outcomes]
+        tasks = [{key: value for key, value in asdict(task).items() if key != "alike"} for task in self.outcomes]
         notes = list(self.notes)
         total = {"name": self.name, "passed": self.passed, "points": self.points, "of": self.most}
         return {**total, "tasks": tasks, "notes": notes}
@@ -75,8 +75,8 @@ class Mistake:
     students: int
 
     def __str__(self) -> str:
-        said = f"{self.value}: {self.message}" if self.value else self.message
-        return cut(f"{self.students}x {said}", _LONGEST)
+        message = f"{self.value}: {self.message}" if self.value else self.message
+        return cut(f"{self.students}x {message}", _LONGEST)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Marks:
 
     def tasks(self) -> list[TaskSummary]:
         """How many students passed each task, and the commonest mistakes."""
-        return [_summary(outcomes) for outcomes in zip(*(one.outcomes for one in self.students), strict=True)]
+        return [_summary(outcomes) for outcomes in zip(*(student.outcomes for student in self.students), strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -117,33 +117,33 @@ class Marks:
         names = [outcome.name for outcome in self.students[0].outcomes]
         columns = [Column("student", number=False), Column("points"), Column("of"), *map(Column, names)]
         rows = []
-        for one in self.students:
-            numbers = (one.points, one.most, *(outcome.earned for outcome in one.outcomes))
-            said = " | ".join(f"{task}: {why}" if task else why for task, why in one.mistakes)
-            rows.append(Row(Cell(one.name), [*(Cell(f"{x:g}", x) for x in numbers), Cell(said)]))
+        for student in self.students:
+            numbers = (student.points, student.most, *(outcome.earned for outcome in student.outcomes))
+            mistakes = " | ".join(f"{task}: {why}" if task else why for task, why in student.mistakes)
+            rows.append(Row(Cell(student.name), [*(Cell(f"{x:g}", x) for x in numbers), Cell(mistakes)]))
         return Table("Marks", "", [*columns, Column("mistakes", number=False)], rows)
 
     def document(self) -> Document:
         """The report: one student's tasks, or all students, their mistakes and a summary per task."""
         if len(self.students) == 1:
             return self._of_one(self.students[0])
-        points = [one.points for one in self.students]
+        points = [student.points for student in self.students]
         most = self.students[0].most
         mean, median = statistics.mean(points), statistics.median(points)
         lead = f"{len(points)} students: mean {mean:.3g} and median {median:g} of {points_of(most)}."
         sections = [Section("Students", [self._students()])]
-        if any(one.mistakes for one in self.students):
+        if any(student.mistakes for student in self.students):
             sections.append(Section("Mistakes", [self._mistakes()]))
         return Document("marks", self.title, [lead], [*sections, Section("Tasks", [self._summaries()])])
 
     def _of_one(self, student: Student) -> Document:
         columns = [Column(title, number=False) for title in ("task", "verdict", "points", "")]
         rows = []
-        for one in student.outcomes:
-            verdict = Cell("passed", tone="good") if one.passed else Cell("failed", tone="bad")
-            said = Cell(one.message, tone="quiet" if one.passed else "")
-            rows.append(Row(Cell(one.name), [verdict, Cell(f"{one.earned:g} of {points_of(one.points)}"), said]))
-        readings = sorted({one.reading for one in student.outcomes if one.reading})
+        for task in student.outcomes:
+            verdict = Cell("passed", tone="good") if task.passed else Cell("failed", tone="bad")
+            message = Cell(task.message, tone="quiet" if task.passed else "")
+            rows.append(Row(Cell(task.name), [verdict, Cell(f"{task.earned:g} of {points_of(task.points)}"), message]))
+        readings = sorted({outcome.reading for outcome in student.outcomes if outcome.reading})
         notes = [*student.notes, *(f"This reads the {reading}." for reading in readings)]
         lead = f"{student.name}: {student.points:g} of {points_of(student.most)}"
         tasks = section("Tasks", Table("Tasks", "", columns, rows), Text(notes) if notes else None)
@@ -152,30 +152,30 @@ class Marks:
     def _students(self) -> Table:
         columns = [Column(title, number=False) for title in ("student", "points", "passed", "failed")]
         rows = []
-        for one in self.students:
-            failed = [outcome.name for outcome in one.outcomes if not outcome.passed]
-            passed = f"{len(one.outcomes) - len(failed)} of {len(one.outcomes)} tasks"
-            total = Cell(f"{one.points:g} of {points_of(one.most)}", one.points)
-            rows.append(Row(Cell(one.name), [total, Cell(passed), Cell(", ".join(failed))]))
+        for student in self.students:
+            failed = [outcome.name for outcome in student.outcomes if not outcome.passed]
+            passed = f"{len(student.outcomes) - len(failed)} of {len(student.outcomes)} tasks"
+            total = Cell(f"{student.points:g} of {points_of(student.most)}", student.points)
+            rows.append(Row(Cell(student.name), [total, Cell(passed), Cell(", ".join(failed))]))
         return Table("Students", "", columns, rows)
 
     def _mistakes(self) -> Table:
         columns = [Column(title, number=False) for title in ("student", "task", "points", "reason")]
         rows = []
-        for one in self.students:
-            shown = {outcome.name: f"{outcome.earned:g} of {points_of(outcome.points)}" for outcome in one.outcomes}
-            for task, why in one.mistakes:
-                rows.append(Row(Cell(one.name), [Cell(task), Cell(shown.get(task, "")), Cell(why)]))
+        for student in self.students:
+            shown = {outcome.name: f"{outcome.earned:g} of {points_of(outcome.points)}" for outcome in student.outcomes}
+            for task, why in student.mistakes:
+                rows.append(Row(Cell(student.name), [Cell(task), Cell(shown.get(task, "")), Cell(why)]))
         return Table("Mistakes", "", columns, rows)
 
     def _summaries(self) -> Table:
         columns = [Column(title, number=False) for title in ("task", "passed", "mean", "commonest mistakes")]
         rows = []
-        for one in self.tasks():
-            commonest = "\n".join(map(str, one.mistakes[:_COMMONEST]))
-            share = Cell(f"{one.passed} of {one.students}", one.passed)
-            mean = Cell(f"{one.mean:.3g} of {points_of(one.points)}", one.mean)
-            rows.append(Row(Cell(one.name), [share, mean, Cell(commonest)]))
+        for task in self.tasks():
+            commonest = "\n".join(map(str, task.mistakes[:_COMMONEST]))
+            share = Cell(f"{task.passed} of {task.students}", task.passed)
+            mean = Cell(f"{task.mean:.3g} of {points_of(task.points)}", task.mean)
+            rows.append(Row(Cell(task.name), [share, mean, Cell(commonest)]))
         return Table("Tasks", "", columns, rows)
 
 
@@ -186,11 +186,11 @@ def points_of(points: float) -> str:
 
 def _summary(outcomes: Sequence[Outcome]) -> TaskSummary:
     first = outcomes[0]
-    failed = [one for one in outcomes if not one.passed]
-    counted = Counter(one.value or one.alike for one in failed)
-    examples = {one.value or one.alike: one for one in reversed(failed)}
-    mistakes = sorted((Mistake(one.value, one.message, counted[key]) for key, one in examples.items()), key=_rank)
-    mean = statistics.mean(one.earned for one in outcomes)
+    failed = [outcome for outcome in outcomes if not outcome.passed]
+    counted = Counter(outcome.value or outcome.alike for outcome in failed)
+    examples = {outcome.value or outcome.alike: outcome for outcome in reversed(failed)}
+    mistakes = sorted((Mistake(case.value, case.message, counted[key]) for key, case in examples.items()), key=_rank)
+    mean = statistics.mean(outcome.earned for outcome in outcomes)
     return TaskSummary(first.name, len(outcomes) - len(failed), len(outcomes), mean, first.points, tuple(mistakes))
 
 
@@ -211,19 +211,19 @@ def mark(
     ask for them fail and the rest is marked.
     """
     asked = read_sheet(Path(sheet))
-    found = find_answers([Path(one) for one in answers], Path(sheet))
-    given = [read_answers(name, path) for name, path in found.items()]
-    _run_classes([task for task in asked.tasks if isinstance(task, Mechanism)], given, trust_code, tell)
-    return Marks(asked.title, tuple(mark_student(asked, one) for one in given))
+    paths = find_answers([Path(path) for path in answers], Path(sheet))
+    handed_in = [read_answers(name, path) for name, path in paths.items()]
+    _run_classes([task for task in asked.tasks if isinstance(task, Mechanism)], handed_in, trust_code, tell)
+    return Marks(asked.title, tuple(mark_student(asked, student) for student in handed_in))
 
 
 def _run_classes(
-    tasks: Sequence[Mechanism], given: Sequence[Answers], trust_code: bool, tell: Callable[[str], None]
+    tasks: Sequence[Mechanism], students: Sequence[Answers], trust_code: bool, tell: Callable[[str], None]
 ) -> None:
     """Run the classes of all students at once, if they are trusted."""
     jobs: dict[Job, None] = {}
     for task in tasks:
-        for answers in given:
+        for answers in students:
             with suppress(UserError):  # told when the task is marked
                 jobs[task.job_of(answers.given.get(task.name), answers)] = None
     measured = classes.run(list(jobs), cores(), tell) if trust_code else dict.fromkeys(jobs, _NOT_RUN)

@@ -87,12 +87,12 @@ class _Book:
             if (number, shapes) not in self.cache:
                 page = self.pages[number]
                 self.cache[number, shapes] = candidates_of(page, candidate_spans(page, dict(shapes)), self.usage)
-        return [one for number in lines for one in self.cache[number, shapes]]
+        return [candidate for number in lines for candidate in self.cache[number, shapes]]
 
 
 def _rows_of(book: _Book, lines: Sequence[int], candidates: Sequence[Candidate], known: Known) -> list[list[str]]:
     """The clues of every candidate of a question, and last those for there being no answer."""
-    rows = [[*one.clues, *more] for one, more in zip(candidates, known_clues(candidates, known), strict=True)]
+    rows = [[*item.clues, *more] for item, more in zip(candidates, known_clues(candidates, known), strict=True)]
     return [*rows, none_clues((book.pages[number] for number in lines), candidates, known, book.usage)]
 
 
@@ -103,25 +103,25 @@ def _lessons_of(
 
     Counted over all questions, every correct answer would be a known one, and new names would never be learned.
     """
-    headings = sorted({one.lines for one in asked})
+    headings = sorted({item.lines for item in asked})
     drawn = np.random.default_rng([seed, kind]).permutation(len(headings))
     part = {lines: int(place) % _PARTS for lines, place in zip(headings, drawn, strict=True)}
     lessons = []
     for out in range(_PARTS):
-        known = _known_of(book, [one for one in asked if part[one.lines] != out], shapes)
-        for one in asked:
-            if part[one.lines] == out:
-                candidates = book.candidates(one.lines, shapes)
-                right = [candidate.text == one.answer for candidate in candidates]
-                lessons.append(Lesson(kind, _rows_of(book, one.lines, candidates, known), [*right, not any(right)]))
+        known = _known_of(book, [item for item in asked if part[item.lines] != out], shapes)
+        for item in asked:
+            if part[item.lines] == out:
+                candidates = book.candidates(item.lines, shapes)
+                right = [candidate.text == item.answer for candidate in candidates]
+                lessons.append(Lesson(kind, _rows_of(book, item.lines, candidates, known), [*right, not any(right)]))
     return lessons
 
 
 def _known_of(book: _Book, asked: Sequence[Asked], shapes: frozenset[tuple[str, int]]) -> Known:
     """The counts of known answers."""
     known = Known()
-    for one in asked:
-        known.learn(book.candidates(one.lines, shapes), one.answer)
+    for item in asked:
+        known.learn(book.candidates(item.lines, shapes), item.answer)
     return known
 
 
@@ -144,15 +144,15 @@ class Reader:
         asked, book = located(corpus, questions), _Book.of(corpus)
         forms = common_forms(asked)
         if len(forms) < 2:
-            everything = sorted({one.form for one in asked})
+            everything = sorted({item.form for item in asked})
             return cls.learn(book, asked, grouped(asked, [everything]), seed)
-        often = [one for one in asked if one.form in forms]
+        often = [item for item in asked if item.form in forms]
         first = cls.learn(book, often, grouped(often, [[form] for form in forms]), seed)
         number = {kind.name: at for at, kind in enumerate(first.kinds)}
         groups = same_kind(often, forms, lambda form, lines: first.answer(lines, number[form]).text)
         kinds = grouped(often, groups)
         # Rare forms are treated like the common form they resemble.
-        rare = sorted({one.form for one in asked} - set(forms))
+        rare = sorted({item.form for item in asked} - set(forms))
         homes = [nearest_kind(kinds, form) for form in rare]
         groups = [
             [*(form for form, _ in kind.forms), *(form for form, home in zip(rare, homes, strict=True) if home == at)]
@@ -164,15 +164,15 @@ class Reader:
     def learn(cls, book: _Book, asked: Sequence[Asked], kinds: tuple[Kind, ...], seed: int) -> Reader:
         """Train a reader on questions whose kinds are known."""
         of_form = {form: number for number, kind in enumerate(kinds) for form, _ in kind.forms}
-        parts = [[one for one in asked if of_form[one.form] == number] for number in range(len(kinds))]
-        shapes = tuple(frozenset(shapes_of(one.answer for one in part).items()) for part in parts)
+        parts = [[item for item in asked if of_form[item.form] == number] for number in range(len(kinds))]
+        shapes = tuple(frozenset(shapes_of(item.answer for item in part).items()) for part in parts)
         lessons = [
             lesson
             for number, part in enumerate(parts)
             for lesson in _lessons_of(book, part, number, shapes[number], seed)
         ]
         known = tuple(_known_of(book, part, form) for part, form in zip(parts, shapes, strict=True))
-        done = frozenset((one.lines, of_form[one.form]) for one in asked)
+        done = frozenset((item.lines, of_form[item.form]) for item in asked)
         return cls(book, kinds, shapes, known, Choice.learn(lessons, len(kinds)), done, seed)
 
     def answer(self, lines: tuple[int, ...], kind: int) -> Answer:
@@ -182,8 +182,8 @@ class Reader:
             return Answer(NONE, 0.0)
         rows = _rows_of(self.book, lines, candidates, self.known[kind])
         total: dict[str, float] = {}
-        for one, probability in zip(candidates, self.choice.probabilities(kind, rows)[:-1], strict=True):
-            total[one.text] = total.get(one.text, 0.0) + float(probability)
+        for candidate, probability in zip(candidates, self.choice.probabilities(kind, rows)[:-1], strict=True):
+            total[candidate.text] = total.get(candidate.text, 0.0) + float(probability)
         best = max(total, key=lambda text: total[text])
         return Answer(best, total[best])
 
@@ -213,8 +213,8 @@ class Reader:
                 form = forms[rng.choice(len(forms), p=np.array(counts) / sum(counts))]
                 if (lines, number) in self.asked:
                     continue
-                found = self.answer(lines, number)
-                if found.text and found.probability >= at_least:
-                    question = Question(form.replace(SLOT, heading, 1), found.text)
-                    written.append(Written(question, found.probability))
+                answer = self.answer(lines, number)
+                if answer.text and answer.probability >= at_least:
+                    question = Question(form.replace(SLOT, heading, 1), answer.text)
+                    written.append(Written(question, answer.probability))
         return tuple(written)

@@ -56,17 +56,17 @@ def page_of(line: str, heading: str) -> Page:
     """Split a line into pieces, without its heading."""
     line, heading = normal(line), normal(heading)
     text = line[len(heading) :].lstrip(". ") if heading else line
-    found = list(_PIECE.finditer(text))
-    pieces = tuple(match.group() for match in found)
+    matches = list(_PIECE.finditer(text))
+    pieces = tuple(match.group() for match in matches)
     classes = tuple(map(_class_of, pieces))
-    skeleton = tuple(one if one in (_CAPITAL, _NUMBER) else piece for piece, one in zip(pieces, classes, strict=True))
+    skeleton = tuple(tag if tag in (_CAPITAL, _NUMBER) else piece for piece, tag in zip(pieces, classes, strict=True))
     own = frozenset(match.group() for match in _PIECE.finditer(heading) if match.group()[0].isalpha())
-    return Page(text, pieces, tuple(match.span() for match in found), classes, skeleton, own)
+    return Page(text, pieces, tuple(match.span() for match in matches), classes, skeleton, own)
 
 
 def _shape_of(classes: Sequence[str]) -> str:
     """The classes of pieces, with repetitions merged: `New York` has the shape of `York`."""
-    kept = [one for at, one in enumerate(classes) if at == 0 or one != classes[at - 1] or one not in "Cc0"]
+    kept = [tag for at, tag in enumerate(classes) if at == 0 or tag != classes[at - 1] or tag not in "Cc0"]
     return " ".join(kept)
 
 
@@ -110,8 +110,8 @@ class Usage:
         usage = cls()
         for page in pages:
             usage.lines.update(set(page.pieces))
-            for at, (piece, one) in enumerate(zip(page.pieces, page.classes, strict=True)):
-                if one == _CAPITAL:
+            for at, (piece, tag) in enumerate(zip(page.pieces, page.classes, strict=True)):
+                if tag == _CAPITAL:
                     usage.capital[piece] += 1
                     usage.before_comma[piece] += page.skeleton[at + 1 : at + 3] == (",", _CAPITAL)
                     usage.after_comma[piece] += page.skeleton[max(at - 2, 0) : at] == (_CAPITAL, ",")
@@ -130,7 +130,7 @@ class Known:
 
     def learn(self, candidates: Sequence[Candidate], answer: str) -> None:
         """Count one question: the candidates of its line, and its answer."""
-        places = {(one.text, one.later) for one in candidates}
+        places = {(candidate.text, candidate.later) for candidate in candidates}
         self.answers[answer] += 1
         self.seen.update({text for text, _ in places})
         self.seen_at.update(places)
@@ -277,10 +277,10 @@ def _looks(page: Page, begin: int, end: int, usage: Usage) -> Iterator[str]:
         yield f"small {usage.lines[word.lower()] >= count}"
 
 
-def candidates_of(page: Page, found: Sequence[tuple[int, int]], usage: Usage) -> list[Candidate]:
+def candidates_of(page: Page, spans: Sequence[tuple[int, int]], usage: Usage) -> list[Candidate]:
     """Return the candidates of a page with their clues."""
-    layout = _Layout.of(page, found, usage)
-    return [_candidate_of(layout, begin, end, usage) for begin, end in found]
+    layout = _Layout.of(page, spans, usage)
+    return [_candidate_of(layout, begin, end, usage) for begin, end in spans]
 
 
 def _candidate_of(layout: _Layout, begin: int, end: int, usage: Usage) -> Candidate:
@@ -328,11 +328,11 @@ def _standing(answers: int, seen: int) -> str:
 def known_clues(candidates: Sequence[Candidate], known: Known) -> list[list[str]]:
     """Return the clues from known answers for each candidate of a line, alone and combined with its place."""
     rows, rank = [], 0
-    for one in candidates:
-        answers, seen = known.answers[one.text], known.seen[one.text]
-        here = _standing(known.answers_at[one.text, one.later], known.seen_at[one.text, one.later])
+    for item in candidates:
+        answers, seen = known.answers[item.text], known.seen[item.text]
+        here = _standing(known.answers_at[item.text, item.later], known.seen_at[item.text, item.later])
         row = [f"{_standing(answers, seen)}", f"here {here}", f"known before {min(rank, 4)} {_standing(answers, seen)}"]
-        rows.append([*row, *(f"here {here} {crossed}" for crossed in one.crossed)])
+        rows.append([*row, *(f"here {here} {crossed}" for crossed in item.crossed)])
         rank += answers > 0
     return rows
 
@@ -340,5 +340,5 @@ def known_clues(candidates: Sequence[Candidate], known: Known) -> list[list[str]
 def none_clues(pages: Iterable[Page], candidates: Sequence[Candidate], known: Known, usage: Usage) -> list[str]:
     """Return the clues for the line not containing the answer: its words, and how few known answers it has."""
     told = {word for page in pages for word in page.pieces if word[0].islower() and usage.lines[word] >= _LEAST_LINES}
-    many = sum(known.answers[one.text] > 0 for one in candidates)
+    many = sum(known.answers[candidate.text] > 0 for candidate in candidates)
     return ["none", f"none with {min(many, 3)}", *(f"none though {word}" for word in sorted(told))]

@@ -63,7 +63,7 @@ def _clue_numbers(lessons: Sequence[Lesson]) -> dict[str, int]:
     for lesson in lessons:
         counts.update({clue for row in lesson.rows for clue in row})
     return {
-        clue: number for number, clue in enumerate(one for one, count in counts.items() if count >= _LEAST_QUESTIONS)
+        clue: number for number, clue in enumerate(clue for clue, count in counts.items() if count >= _LEAST_QUESTIONS)
     }
 
 
@@ -117,8 +117,8 @@ class Choice:
                         slope[1 + kind] += gradient
             return total, slope.ravel()
 
-        found = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": _ROUNDS})
-        table = found.x.reshape(shape)
+        fit = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": _ROUNDS})
+        table = fit.x.reshape(shape)
         return cls(numbers, table if kinds == 1 else table[0] + table[1:])
 
     def probabilities(self, kind: int, rows: Rows) -> _Numbers:

@@ -45,11 +45,11 @@ class Kind:
 
 def look_up(corpus: Corpus, question: str) -> tuple[tuple[int, ...], str]:
     """Return the lines that a question is about, if any, and its form: the question without the heading."""
-    found = documents_about(corpus, question)
-    if not found:
+    numbers = documents_about(corpus, question)
+    if not numbers:
         return (), question
-    heading = normal(corpus.titles[found[0]])
-    lines = tuple(number for number in found if normal(corpus.titles[number]) == heading)
+    heading = normal(corpus.titles[numbers[0]])
+    lines = tuple(number for number in numbers if normal(corpus.titles[number]) == heading)
     return lines, normal(question).replace(heading, SLOT, 1)
 
 
@@ -59,9 +59,9 @@ def located(corpus: Corpus, questions: Sequence[Question]) -> list[Asked]:
         raise DataError(
             f"{corpus.source}: no line begins with a heading; a reader needs lines like `Ann B. Lee. Lee was born in York .`"
         )
-    found = [(*look_up(corpus, one.question), one.answer) for one in questions]
+    places = [(*look_up(corpus, item.question), item.answer) for item in questions]
     asked = [
-        Asked(lines, form, normal(answer).strip()) for lines, form, answer in found if lines and answer is not None
+        Asked(lines, form, normal(answer).strip()) for lines, form, answer in places if lines and answer is not None
     ]
     if not asked:
         raise DataError(
@@ -72,9 +72,9 @@ def located(corpus: Corpus, questions: Sequence[Question]) -> list[Asked]:
 
 def grouped(asked: Sequence[Asked], forms: Sequence[Sequence[str]]) -> tuple[Kind, ...]:
     """Make kinds from groups of forms, the most common kind first."""
-    counts = Counter(one.form for one in asked)
+    counts = Counter(item.form for item in asked)
     kinds = [
-        Kind(tuple(sorted(((form, counts[form]) for form in group), key=lambda one: (-one[1], one[0]))))
+        Kind(tuple(sorted(((form, counts[form]) for form in group), key=lambda pair: (-pair[1], pair[0]))))
         for group in forms
     ]
     return tuple(sorted(kinds, key=lambda kind: (-sum(count for _, count in kind.forms), kind.name)))
@@ -82,22 +82,22 @@ def grouped(asked: Sequence[Asked], forms: Sequence[Sequence[str]]) -> tuple[Kin
 
 def common_forms(asked: Sequence[Asked]) -> list[str]:
     """Return the forms that are common enough to be learned separately, the most common first."""
-    counts = Counter(one.form for one in asked)
+    counts = Counter(item.form for item in asked)
     return sorted(
         (form for form, count in counts.items() if count >= _LEAST_QUESTIONS), key=lambda form: (-counts[form], form)
     )
 
 
-def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
+def _alike(first: Sequence[str], other: Sequence[str]) -> bool:
     """Whether two lists of answers are mostly the same."""
-    return sum(a == b for a, b in zip(one, other, strict=True)) >= _ALIKE * len(one)
+    return sum(a == b for a, b in zip(first, other, strict=True)) >= _ALIKE * len(first)
 
 
 def same_kind(
     asked: Sequence[Asked], forms: Sequence[str], answer: Callable[[str, tuple[int, ...]], str]
 ) -> list[list[str]]:
     """Group the forms that give mostly the same answers for the lines that either was asked about."""
-    lines = {form: [one.lines for one in asked if one.form == form] for form in forms}
+    lines = {form: [item.lines for item in asked if item.form == form] for form in forms}
     groups: list[list[str]] = []
     for form in forms:
         for group in groups:
@@ -116,5 +116,5 @@ def nearest_kind(kinds: Sequence[Kind], form: str) -> int:
     forms = {known: number for number, kind in enumerate(kinds) for known, _ in kind.forms}
     if form in forms:
         return forms[form]
-    found = process.extractOne(form, list(forms), scorer=fuzz.token_set_ratio)
-    return forms[found[0]] if found else 0
+    nearest = process.extractOne(form, list(forms), scorer=fuzz.token_set_ratio)
+    return forms[nearest[0]] if nearest else 0

@@ -125,8 +125,8 @@ def bootstrapped(
     """A function of column sums with its interval; `draws` are sums over resampled rows."""
     if len(table) == 1:
         return Bootstrapped(1, 0, float(statistic(table)[0]), None, None, None)
-    found = Bca(table, statistic, draws, rounding)
-    return Bootstrapped(len(table), len(draws), found.value, *found.interval(alpha), found.p())
+    bca = Bca(table, statistic, draws, rounding)
+    return Bootstrapped(len(table), len(draws), bca.value, *bca.interval(alpha), bca.p())
 
 
 def summed(table: Numbers, clusters: Sequence[int] | None) -> Numbers:
@@ -146,11 +146,11 @@ def bootstrap_mean(
     """The mean of one value per item, with its interval over items (or clusters) and p for the hypothesis that it is 0."""
     import numpy as np
 
-    found = numbers(values, "the values")
+    sample = numbers(values, "the values")
     check_count(resamples, "resamples", 100)
-    table = summed(np.column_stack([found, np.ones(len(found))]), clusters)
+    table = summed(np.column_stack([sample, np.ones(len(sample))]), clusters)
     draws = resampled_sums(table, resamples, seed)
-    return bootstrapped(table, lambda sums: sums[:, 0] / sums[:, 1], draws, 1e-12 * float(np.abs(found).max()))
+    return bootstrapped(table, lambda sums: sums[:, 0] / sums[:, 1], draws, 1e-12 * float(np.abs(sample).max()))
 
 
 @dataclass(frozen=True)
@@ -172,13 +172,13 @@ def chosen_best(right: ArrayLike, seed: int = 0) -> Chosen:
     candidates, questions = table.shape
     require(questions > 1, "at least two questions are needed, to choose on some and score on the others")
     shares = table.mean(axis=1)
-    generator, found = np.random.default_rng(seed), []
+    generator, means = np.random.default_rng(seed), []
     for _ in range(_CHOICES // _CHOICES_AT_ONCE):
         drawn = generator.multinomial(questions, np.full(questions, 1 / questions), size=_CHOICES_AT_ONCE)
         rest = (drawn == 0).astype(np.float64)
         best = (drawn @ table.T).argmax(axis=1)
         counted = rest.sum(axis=1)
         known = counted > 0
-        found.append(((rest * table[best]).sum(axis=1)[known]) / counted[known])
+        means.append(((rest * table[best]).sum(axis=1)[known]) / counted[known])
     best_place = int(shares.argmax())
-    return Chosen(candidates, questions, best_place, float(shares[best_place]), float(np.concatenate(found).mean()))
+    return Chosen(candidates, questions, best_place, float(shares[best_place]), float(np.concatenate(means).mean()))

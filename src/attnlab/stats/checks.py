@@ -24,18 +24,18 @@ def numbers(values: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) ->
     import numpy as np
 
     try:
-        found = np.asarray(values, dtype=np.float64)
+        array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UserError(f"{what} must be numbers, in rows of one length: {error}") from None
-    require(found.ndim in dimensions, f"{what} must have {' or '.join(map(str, dimensions))} axes, not {found.ndim}")
-    require(found.size > 0, f"{what} must hold at least one value")
-    broken = np.flatnonzero(~np.isfinite(found))
+    require(array.ndim in dimensions, f"{what} must have {' or '.join(map(str, dimensions))} axes, not {array.ndim}")
+    require(array.size > 0, f"{what} must hold at least one value")
+    broken = np.flatnonzero(~np.isfinite(array))
     if len(broken):
         raise UserError(
-            f"{what} must be finite, but {len(broken):,} of {found.size:,} values are not, the first at position"
+            f"{what} must be finite, but {len(broken):,} of {array.size:,} values are not, the first at position"
             f" {broken[0] + 1:,}: count a run that diverged as failed, or train all runs again with a lower learning rate"
         )
-    return found
+    return array
 
 
 def paired_values(a: ArrayLike, b: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) -> tuple[Numbers, Numbers]:

@@ -129,7 +129,7 @@ def _equal_mass(confidences: Numbers, bins: int) -> list[NDArray[np.int64]]:
 
     count = min(bins, len(confidences))
     number = ((rankdata(confidences) - 0.5) * count / len(confidences)).astype(np.int64)
-    return [np.flatnonzero(number == one) for one in np.unique(number)]
+    return [np.flatnonzero(number == bin_number) for bin_number in np.unique(number)]
 
 
 def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Calibration:
@@ -145,10 +145,10 @@ def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Cali
     squares = (promised - true)[several] ** 2 - (true * (1 - true))[several] / (sizes[several] - 1)
     squared = float(np.average(squares, weights=sizes[several])) if several.any() else None
     table = []
-    for part, said, came in zip(parts, promised.tolist(), true.tolist(), strict=True):
+    for part, promise, came in zip(parts, promised.tolist(), true.tolist(), strict=True):
         low, high = proportion_interval(int(outcomes[part].sum()), len(part))
         edges = float(confidences[part].min()), float(confidences[part].max())
-        table.append(Bin(len(part), *edges, said, came, low, high))
+        table.append(Bin(len(part), *edges, promise, came, low, high))
     return Calibration(
         answers=len(outcomes),
         accuracy=float(outcomes.mean()),
@@ -204,10 +204,8 @@ def fit_platt(score: ArrayLike, right: ArrayLike) -> Platt:
         return float((np.logaddexp(0, mapped) - wanted * mapped).mean()), np.array([off @ odds, off.sum()])
 
     bounds = [(_FLATTEST, None), (None, None)]
-    found = minimize(
-        loss, (1.0, 0.0), jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-14, "gtol": 1e-8}
-    )
-    return Platt(*found.x.tolist())
+    fit = minimize(loss, (1.0, 0.0), jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-14, "gtol": 1e-8})
+    return Platt(*fit.x.tolist())
 
 
 def cross_fitted(score: ArrayLike, right: ArrayLike, folds: int = 5, seed: int = 0) -> Numbers:
@@ -217,8 +215,8 @@ def cross_fitted(score: ArrayLike, right: ArrayLike, folds: int = 5, seed: int =
     scores, outcomes = probabilities(score, right)
     fold = np.random.default_rng(seed).permutation(len(scores)) % min(folds, len(scores))
     require(len(scores) > 1, "a map cannot be fitted without other answers: give at least 2")
-    found = np.empty_like(scores)
-    for one in np.unique(fold):
-        held = fold == one
-        found[held] = fit_platt(scores[~held], outcomes[~held])(scores[held])
-    return found
+    fitted = np.empty_like(scores)
+    for part in np.unique(fold):
+        held = fold == part
+        fitted[held] = fit_platt(scores[~held], outcomes[~held])(scores[held])
+    return fitted

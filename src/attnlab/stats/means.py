@@ -50,14 +50,14 @@ def mean_interval(values: ArrayLike, alpha: float = 0.05) -> Mean:
     """The mean over seeds with its interval (Student's t)."""
     from scipy import stats
 
-    found = numbers(values, "the values")
-    if len(found) == 1:
-        return Mean(1, float(found[0]), None, None, None, _ONE)
-    mean, sd = float(found.mean()), float(found.std(ddof=1))
-    if found.min() == found.max():
-        return Mean(len(found), float(found[0]), 0.0, None, None, _EQUAL)
-    half = float(stats.t.ppf(1 - alpha / 2, len(found) - 1)) * sd / len(found) ** 0.5
-    return Mean(len(found), mean, sd, mean - half, mean + half)
+    sample = numbers(values, "the values")
+    if len(sample) == 1:
+        return Mean(1, float(sample[0]), None, None, None, _ONE)
+    mean, sd = float(sample.mean()), float(sample.std(ddof=1))
+    if sample.min() == sample.max():
+        return Mean(len(sample), float(sample[0]), 0.0, None, None, _EQUAL)
+    half = float(stats.t.ppf(1 - alpha / 2, len(sample) - 1)) * sd / len(sample) ** 0.5
+    return Mean(len(sample), mean, sd, mean - half, mean + half)
 
 
 def geometric_mean(values: ArrayLike) -> float:
@@ -244,10 +244,10 @@ def crossed(values: ArrayLike, alpha: float = 0.05, clusters: Sequence[int] | No
     freedom = sum(signs[name] * value for name, value in used.items()) ** 2 / sum(
         value**2 / squares[name][1] for name, value in used.items()
     )
-    found = Crossed(seeds, items, mean, None, None, None, alpha, math.sqrt(variance), freedom, *parts)
-    low, high = found.interval(alpha)
-    p = 2 * min(found.above(0.0), replace(found, mean=-mean).above(0.0))
-    return replace(found, low=low, high=high, p=min(1.0, p))
+    test = Crossed(seeds, items, mean, None, None, None, alpha, math.sqrt(variance), freedom, *parts)
+    low, high = test.interval(alpha)
+    p = 2 * min(test.above(0.0), replace(test, mean=-mean).above(0.0))
+    return replace(test, low=low, high=high, p=min(1.0, p))
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,8 @@ def paired_bootstrap(
     if margin is not None and both is not None:
         same = both.within(math.log1p(margin), alpha)
     elif margin is not None and len(table) > 1:
-        found, limit = Bca(table, parts.log_ratio, draws, rounding), math.log1p(margin)
-        same = Equivalence(limit, *found.interval(2 * alpha), max(found.above(-limit), 1 - found.above(limit)), alpha)
+        bca, limit = Bca(table, parts.log_ratio, draws, rounding), math.log1p(margin)
+        same = Equivalence(limit, *bca.interval(2 * alpha), max(bca.above(-limit), 1 - bca.above(limit)), alpha)
     return Perplexities(
         statistic=statistic,
         seeds=seeds,

@@ -59,11 +59,11 @@ def variance_components(tables: Sequence[ArrayLike]) -> Components:
     import numpy as np
     from scipy.stats import chi2
 
-    found = [numbers(table, "the differences of a pilot", (2,)) for table in tables]
-    require(len({table.shape for table in found}) == 1, "all pairs of a pilot must have the same seeds and items")
-    seeds, items = found[0].shape
+    arrays = [numbers(table, "the differences of a pilot", (2,)) for table in tables]
+    require(len({table.shape for table in arrays}) == 1, "all pairs of a pilot must have the same seeds and items")
+    seeds, items = arrays[0].shape
     require(min(seeds, items) > 1, f"a pilot needs at least 2 seeds and 2 items, not {seeds} and {items}")
-    of_seeds, of_items, rest = (float(squares.mean()) for squares in mean_squares(np.stack(found)))
+    of_seeds, of_items, rest = (float(squares.mean()) for squares in mean_squares(np.stack(arrays)))
     most = of_seeds * (seeds - 1) / float(chi2.ppf(1 - _POWER, seeds - 1))
     parts = ((of_seeds - rest) / items, (of_items - rest) / seeds, rest, (most - rest) / items)
     return Components(*(max(0.0, part) for part in parts))
@@ -120,8 +120,8 @@ def smallest_difference(parts: Components, seeds: int, items: int, alpha: float 
     """The smallest true difference that `stats.crossed` finds with 80 % power."""
     from scipy.optimize import brentq
 
-    found = _power_by_difference(parts, seeds, items, alpha)
+    power = _power_by_difference(parts, seeds, items, alpha)
     high = math.sqrt(parts.seeds + parts.items + parts.rest)
-    while found(high) < _POWER:
+    while power(high) < _POWER:
         high *= 2
-    return float(brentq(lambda difference: found(difference) - _POWER, 0.0, high, xtol=1e-6 * high))
+    return float(brentq(lambda difference: power(difference) - _POWER, 0.0, high, xtol=1e-6 * high))

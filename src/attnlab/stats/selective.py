@@ -199,9 +199,9 @@ def least_confidence(strangers: ArrayLike, most: float = 0.05, alpha: float = 0.
     import numpy as np
 
     check_level(most, "the share of strangers")
-    found = np.sort(numbers(strangers, "the confidences of strangers"))[::-1]
-    allowed = int(errors_allowed(np.array([len(found)]), most, alpha)[0])
-    return math.inf if allowed < 0 else float(found[min(allowed, len(found) - 1)]) + _MARGIN
+    confidences = np.sort(numbers(strangers, "the confidences of strangers"))[::-1]
+    allowed = int(errors_allowed(np.array([len(confidences)]), most, alpha)[0])
+    return math.inf if allowed < 0 else float(confidences[min(allowed, len(confidences) - 1)]) + _MARGIN
 
 
 def thresholds_to_try(answers: int, lowest: float = 0.0) -> tuple[Numbers, Numbers]:
@@ -258,7 +258,7 @@ def selective_rule(
     last = last_certified(chances, shares, alpha)
     starts = np.flatnonzero(shares)
     place = int(starts[chances[starts].argmin()]) if last is None else last
-    given, wrong = int(accepted[place]), int(errors[place])
+    answered, wrong = int(accepted[place]), int(errors[place])
     # Every threshold was tested for the allowed risk, and the answers chose where to stop: no better bound may be claimed.
     level = alpha * float(shares[place])
     rule = SelectiveRule(
@@ -267,12 +267,12 @@ def selective_rule(
         alpha=alpha,
         met=last is not None,
         questions=len(outcomes),
-        accepted=given,
+        accepted=answered,
         errors=wrong,
-        coverage=0.0 if last is None else given / len(outcomes),
-        bound=risk_bound(wrong, given, level) if last is None else max_risk,
+        coverage=0.0 if last is None else answered / len(outcomes),
+        bound=risk_bound(wrong, answered, level) if last is None else max_risk,
         risk_of_all=float(mistakes[-1]) / len(outcomes),
-        needed=accepted_needed(max_risk, wrong / max(1, given), level) if last is None else None,
+        needed=accepted_needed(max_risk, wrong / max(1, answered), level) if last is None else None,
         words="",
     )
     return replace(rule, words=_rule_in_words(rule, level))

@@ -203,8 +203,8 @@ def sample_size(p1: float, p2: float, power: float = 0.8, alpha: float = 0.05, d
     check_level(power, "power")
     check_level(alpha, "alpha")
     require(p1 != p2, "equal shares cannot be told apart by any number of questions")
-    none, some = _spreads(p1, p2, discordant)
-    reach = float(norm.ppf(1 - alpha / 2)) * none + float(norm.ppf(power)) * some
+    none, spread = _spreads(p1, p2, discordant)
+    reach = float(norm.ppf(1 - alpha / 2)) * none + float(norm.ppf(power)) * spread
     return max(1, math.ceil(max(0.0, reach) ** 2 / (p1 - p2) ** 2 - 1e-9))
 
 

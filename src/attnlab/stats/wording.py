@@ -72,63 +72,63 @@ def in_words(
     check_level(alpha, "alpha")
     several = comparisons > 1 or looks > 1
     require((adjusted is None) != several, "an adjusted p belongs to several comparisons or looks: give both")
-    found = _finding(result, _Names(a, b, measure, lower_is_better, item))
-    if found.p is None:
-        reason = found.note or "without any spread"
-        return f"no test possible: {found.figures} ({reason}); run more to generalise"
-    p = found.p if adjusted is None else adjusted
-    said = p_in_words(p, alpha)
+    finding = _finding(result, _Names(a, b, measure, lower_is_better, item))
+    if finding.p is None:
+        reason = finding.note or "without any spread"
+        return f"no test possible: {finding.figures} ({reason}); run more to generalise"
+    p = finding.p if adjusted is None else adjusted
+    test = p_in_words(p, alpha)
     over = [f"Holm over {comparisons} comparisons"] if comparisons > 1 else []
     over += [f"correction for {looks} looks"] if looks > 1 else []
-    said += f" after {' and '.join(over)}, {found.how}" if over else f" {found.how}"
+    test += f" after {' and '.join(over)}, {finding.how}" if over else f" {finding.how}"
     if p < alpha:
         edge = (
             "; at the edge: the interval includes zero, since it is wider than Holm requires"
-            if found.interval and not _leaves_out_zero(found)
+            if finding.interval and not _leaves_out_zero(finding)
             else ""
         )
-        return f"{found.gain}, {said}; {found.figures}{edge}{_equivalent(found)}"
-    parts = [f"no difference shown: {found.figures}, {said}"]
-    if _leaves_out_zero(found):
+        return f"{finding.gain}, {test}; {finding.figures}{edge}{_equivalent(finding)}"
+    parts = [f"no difference shown: {finding.figures}, {test}"]
+    if _leaves_out_zero(finding):
         parts.append("its interval excludes zero, but its test does not")
-    if found.needed:
-        parts.append(found.needed)
-    return "; ".join(parts) + (_equivalent(found) or _excluded(found))
+    if finding.needed:
+        parts.append(finding.needed)
+    return "; ".join(parts) + (_equivalent(finding) or _excluded(finding))
 
 
-def _leaves_out_zero(found: _Finding) -> bool:
-    return found.interval is not None and not found.interval[0] <= 0 <= found.interval[1]
+def _leaves_out_zero(finding: _Finding) -> bool:
+    return finding.interval is not None and not finding.interval[0] <= 0 <= finding.interval[1]
 
 
-def _excluded(found: _Finding) -> str:
+def _excluded(finding: _Finding) -> str:
     """The sentence on the differences that the interval excludes."""
-    if found.interval is None:
+    if finding.interval is None:
         return ""
-    scale = 10**found.decimals  # outwards: what is called excluded lies outside of the interval
-    low, high = found.interval
+    scale = 10**finding.decimals  # outwards: what is called excluded lies outside of the interval
+    low, high = finding.interval
     ends = math.floor(low * scale + 1e-9) / scale, math.ceil(high * scale - 1e-9) / scale
-    interval, most = f"{_level(1 - found.alpha)} interval {_ends(ends, found.decimals)}", max(map(abs, ends))
-    if found.unit == "points" and most >= 100:
+    interval, most = f"{_level(1 - finding.alpha)} interval {_ends(ends, finding.decimals)}", max(map(abs, ends))
+    if finding.unit == "points" and most >= 100:
         return f". The {interval} excludes almost nothing" if ends[1] - ends[0] > 190 else f" ({interval})"
-    return f". Differences above {_sized(most, found)} are excluded ({interval})"
+    return f". Differences above {_sized(most, finding)} are excluded ({interval})"
 
 
-def _equivalent(found: _Finding) -> str:
+def _equivalent(finding: _Finding) -> str:
     """The sentence on the test of equivalence, if there was one."""
-    if found.same is None:
+    if finding.same is None:
         return ""
-    same = found.same
-    claim = f"Equivalent within {_sized(same.margin, found)}" if same.shown else None
-    claim = claim or f"Equivalence within {_sized(same.margin, found)} is not shown"
+    same = finding.same
+    claim = f"Equivalent within {_sized(same.margin, finding)}" if same.shown else None
+    claim = claim or f"Equivalence within {_sized(same.margin, finding)} is not shown"
     below = "" if same.alpha == 0.05 else f", which must be below {same.alpha:.2g} for this many comparisons and looks"
-    interval = f"{_level(1 - 2 * same.alpha)} interval {_ends((same.low, same.high), found.decimals)}"
+    interval = f"{_level(1 - 2 * same.alpha)} interval {_ends((same.low, same.high), finding.decimals)}"
     return f". {claim}: two one-sided tests, {p_in_words(same.p, same.alpha)}{below}, {interval}"
 
 
-def _sized(size: float, found: _Finding) -> str:
+def _sized(size: float, finding: _Finding) -> str:
     """A size with its unit, with more decimals only where rounding would change it."""
-    decimals = next((n for n in range(found.decimals, 6) if math.isclose(round(size, n), size, abs_tol=1e-9)), 6)
-    return f"{size:.{decimals}f} {found.unit}".rstrip()
+    decimals = next((n for n in range(finding.decimals, 6) if math.isclose(round(size, n), size, abs_tol=1e-9)), 6)
+    return f"{size:.{decimals}f} {finding.unit}".rstrip()
 
 
 def _ends(interval: tuple[float, float], decimals: int) -> str:
@@ -144,9 +144,9 @@ def p_in_words(p: float, alpha: float = 0.05) -> str:
     if p < 0.001:
         return "p < 0.001"
     for digits in range(2, 8):
-        said = f"{p:.{digits}g}"
-        if (float(said) < alpha) == (p < alpha):
-            return f"p = {said}"
+        text = f"{p:.{digits}g}"
+        if (float(text) < alpha) == (p < alpha):
+            return f"p = {text}"
     return f"p = {p}"
 
 
@@ -185,8 +185,8 @@ def _(result: McNemar, names: _Names) -> _Finding:
     need = result.questions_needed
     needed = f"{_about(need)} {names.item}s would be needed {_IF_TRUE}" if need else ""
     interval = _interval_of(result.low, result.high)
-    found = _in_points(names, figures, result.difference, interval, result.p, how, needed)
-    return replace(found, alpha=result.alpha, same=_scaled(result.equivalence, lambda share: 100 * share))
+    finding = _in_points(names, figures, result.difference, interval, result.p, how, needed)
+    return replace(finding, alpha=result.alpha, same=_scaled(result.equivalence, lambda share: 100 * share))
 
 
 @_finding.register
@@ -195,8 +195,8 @@ def _(result: SeedsByQuestions, names: _Names) -> _Finding:
     figures = f"{100 * result.a:.1f} vs {100 * result.b:.1f} % of {counts}"
     how = f"for new {names.item}s, with this one seed" if result.seeds == 1 else f"for new seeds and new {names.item}s"
     both = result.both
-    found = _in_points(names, figures, result.difference, _interval_of(both.low, both.high), both.p, how)
-    return replace(found, alpha=both.alpha, same=_scaled(result.equivalence, lambda share: 100 * share))
+    finding = _in_points(names, figures, result.difference, _interval_of(both.low, both.high), both.p, how)
+    return replace(finding, alpha=both.alpha, same=_scaled(result.equivalence, lambda share: 100 * share))
 
 
 def _scaled(same: Equivalence | None, scale: Callable[[float], float]) -> Equivalence | None:

@@ -297,12 +297,12 @@ def familiarity(model: LanguageModel, tokenizer: Tokenizer, names: Sequence[str]
     trained without strangers every name is familiar, and nothing changes.
     """
     cues = [[*tokenizer.encode(name), tokenizer.mask] for name in names]
-    found = np.ones(len(cues))
+    shares = np.ones(len(cues))
     with eval_mode(model), torch.inference_mode():
         for rows in batches_by_length(cues, _NAMES):
             if len(cues[rows[0]]) <= model.config.block_size:
                 asked = torch.tensor([cues[row] for row in rows], device=model.device)
                 scores = model.head(model.hidden(asked)[:, -1]).cpu()
                 nothing = scores.softmax(dim=-1)[:, list(tokenizer.stops)].sum(dim=-1)
-                found[rows] = 1 - nothing.double().numpy()
-    return found
+                shares[rows] = 1 - nothing.double().numpy()
+    return shares

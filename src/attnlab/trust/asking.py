@@ -120,24 +120,24 @@ class Oracle:
         """Without known answers, use the most likely ones found by beam search."""
         if len(questions) > 1:
             raise UserError("without known answers, ask one question at a time")
-        found = top_answers(self.model, self.tokenizer, questions[0], 10)
-        shares = np.array([[share for _, share in found]])
+        likeliest = top_answers(self.model, self.tokenizer, questions[0], 10)
+        shares = np.array([[share for _, share in likeliest]])
         table = np.concatenate([shares, np.maximum(1 - shares.sum(keepdims=True), 1e-12)], axis=1)
-        return AnswerDistribution(tuple(answer for answer, _ in found), np.log(table))
+        return AnswerDistribution(tuple(answer for answer, _ in likeliest), np.log(table))
 
     def look(self, question: str, answer: str) -> Evidence | None:
         """Look up a question and its answer in the corpus; None if there is none."""
         return evidence(self.corpus, question, answer, _NEIGHBOURS) if self.corpus is not None else None
 
-    def judge(self, question: str, said: str, probability: float, max_risk: float, distance: float | None) -> Judgement:
+    def judge(self, question: str, text: str, probability: float, max_risk: float, distance: float | None) -> Judgement:
         """Judge an answer to a question."""
-        return self._judge(question, said, probability, self.look(question, said), max_risk, distance)
+        return self._judge(question, text, probability, self.look(question, text), max_risk, distance)
 
     def _judge(
-        self, question: str, said: str, sure: float, found: Evidence | None, max_risk: float, distance: float | None
+        self, question: str, answer: str, sure: float, lookup: Evidence | None, max_risk: float, distance: float | None
     ) -> Judgement:
         strictest = self.calibration.strictest if self.calibration else None
-        return judge(said, sure, self.rule(max_risk), found, of_kind(question, self.kinds), distance, strictest)
+        return judge(answer, sure, self.rule(max_risk), lookup, of_kind(question, self.kinds), distance, strictest)
 
     def answer(self, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
         """Answer one question, or abstain."""
@@ -150,15 +150,15 @@ class Oracle:
         """Run the model on a question and look it up: everything about the answer that depends on no risk."""
         question = checked_question(question)
         asked = self.distribution([question])
-        said, probability = asked.best()[0]
-        found = self.look(question, said)
+        answer, probability = asked.best()[0]
+        lookup = self.look(question, answer)
         order = np.argsort(-asked.logp[0], kind="stable")[:top]
         return Considered(
             question=question,
-            answer=said,
+            answer=answer,
             probability=probability,
-            found=found,
-            nearest=self.neighbours(question, found) if found is not None and not found.seen else (),
+            found=lookup,
+            nearest=self.neighbours(question, lookup) if lookup is not None and not lookup.seen else (),
             alternatives=tuple((asked.answers[place], float(np.exp(asked.logp[0, place]))) for place in order),
             entropy=float(asked.entropy()[0]),
             distance=float(asked.distance(np.array(self.calibration.prior))[0]) if self.calibration else None,
@@ -166,8 +166,8 @@ class Oracle:
 
     def decide(self, asked: Considered, max_risk: float) -> Answer:
         """Judge an answer for a risk, without the model."""
-        rule, found = self.rule(max_risk), asked.found
-        judged = self._judge(asked.question, asked.answer, asked.probability, found, max_risk, asked.distance)
+        rule, lookup = self.rule(max_risk), asked.found
+        judged = self._judge(asked.question, asked.answer, asked.probability, lookup, max_risk, asked.distance)
         if rule is not None and not self.forms.fitting(asked.question):
             judged = replace(judged, abstains=True, reasons=(*judged.reasons, _STRANGE))
         return Answer(
@@ -177,8 +177,8 @@ class Oracle:
             verdict=judged.verdict,
             abstains=judged.abstains,
             quote=judged.quote,
-            lines=tuple(line.text for line in found.lines) if found else (),
-            looked_up=found is not None,
+            lines=tuple(line.text for line in lookup.lines) if lookup else (),
+            looked_up=lookup is not None,
             nearest=asked.nearest,
             alternatives=asked.alternatives,
             entropy=asked.entropy,
@@ -190,17 +190,17 @@ class Oracle:
             words=_in_words(asked.answer, asked.probability, judged, max_risk, self.note),
         )
 
-    def neighbours(self, question: str, found: Evidence | None) -> tuple[Neighbour, ...]:
+    def neighbours(self, question: str, lookup: Evidence | None) -> tuple[Neighbour, ...]:
         """Return the known names most similar to an unknown one, with the model's answer for each."""
-        name, near = name_in(question), found.nearest if found else ()
+        name, near = name_in(question), lookup.nearest if lookup else ()
         answers: list[str | None] = [None] * len(near)
         if near and self.trie is not None and name in question:
             try:
-                asked = self.distribution([question.replace(name, one.name) for one in near])
-                answers = [said for said, _ in asked.best()]
+                asked = self.distribution([question.replace(name, neighbour.name) for neighbour in near])
+                answers = [answer for answer, _ in asked.best()]
             except DataError:  # a long name may not fit the block
                 pass
-        return tuple(Neighbour(one.name, one.similarity, said) for one, said in zip(near, answers, strict=True))
+        return tuple(Neighbour(item.name, item.similarity, answer) for item, answer in zip(near, answers, strict=True))
 
     def rule_in_words(self, rule: stats.SelectiveRule | None) -> str:
         """Describe the rule, or how to get one."""
@@ -220,12 +220,12 @@ def checked_question(text: str) -> str:
     return question
 
 
-def _in_words(said: str, probability: float, judged: Judgement, max_risk: float, note: str) -> str:
+def _in_words(answer: str, probability: float, judged: Judgement, max_risk: float, note: str) -> str:
     """Phrase the answer in one or two sentences."""
     if judged.abstains:
-        first = f"It abstains at a risk of {percent(max_risk)}; it would have said {said} ({percent(probability)})."
+        first = f"It abstains at a risk of {percent(max_risk)}; it would have said {answer} ({percent(probability)})."
     else:
-        first = f"{said} ({percent(probability)}): {judged.verdict}."
+        first = f"{answer} ({percent(probability)}): {judged.verdict}."
     also = f"Note: {note}." if note else ""
     return " ".join(part for part in (first, *judged.reasons, also) if part)
 

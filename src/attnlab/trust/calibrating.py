@@ -106,21 +106,21 @@ class Calibrated:
     def rule(self, max_risk: float) -> stats.SelectiveRule:
         """Return the rule that keeps the share of wrong answers below this risk, and answers about invented names rare."""
         lowest = stats.least_confidence(self.nobody, _NOBODY) if self.nobody else 0.0
-        found = stats.selective_rule(
-            self.scores, self.right, max_risk, lowest=lowest, shown=lambda one: float(self.scaling(one))
+        rule = stats.selective_rule(
+            self.scores, self.right, max_risk, lowest=lowest, shown=lambda score: float(self.scaling(score))
         )
         if not self.nobody:
-            return found
+            return rule
         also = (
             f" At most {100 * _NOBODY:.0f} % of invented names, combined from those that it read, are answered, with"
             f" 95 % confidence ({len(self.nobody):,} were tested)."
         )
-        return replace(found, words=found.words + also) if found.met else found
+        return replace(rule, words=rule.words + also) if rule.met else rule
 
     @cached_property
     def strictest(self) -> stats.SelectiveRule | None:
         """The rule of the smallest risk that can be certified, to a millionth; None if none can be."""
-        least = bisect_left(range(_MILLION), True, lo=1, key=lambda one: self.rule(one / _MILLION).met)
+        least = bisect_left(range(_MILLION), True, lo=1, key=lambda risk: self.rule(risk / _MILLION).met)
         return self.rule(least / _MILLION) if least < _MILLION else None
 
     def summary(self, risks: Sequence[float] = (0.05, 0.1, 0.2)) -> CalibrationSummary:
@@ -189,12 +189,12 @@ def calibrate(
     model, tokenizer = load_model(run.model, trust_code=trust_code)
     trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, data.lines))
     plain = valid(model, tokenizer, [item.question for item in asked], trie, forms)
-    right = [said == _answer(item) for (said, _), item in zip(plain.best(), asked, strict=True)]
+    right = [answer == _answer(item) for (answer, _), item in zip(plain.best(), asked, strict=True)]
     scaling = stats.fit_platt(plain.confidence, right)
     calibrated = plain.with_confidence(scaling(plain.confidence))
     others = _strange_questions(data, forms, asked)
     nobody = valid(model, tokenizer, others, trie, forms).confidence if others else ()
-    found = Calibrated(
+    result = Calibrated(
         model=_weights_checksum(run),
         scaling=scaling,
         answers=trie.answers,
@@ -202,16 +202,16 @@ def calibrate(
         rows=tuple(_rows_of(asked, plain, calibrated)),
         strangers=strangers,
         repeated=repeated,
-        nobody=tuple(float(f"{one:.6g}") for one in nobody),
+        nobody=tuple(float(f"{score:.6g}") for score in nobody),
     )
     with locked(run.path):
-        add_files(run.path, {_FILE: records.encode(found)})
-    return found
+        add_files(run.path, {_FILE: records.encode(result)})
+    return result
 
 
 def _strange_questions(data: TrainingData, forms: Forms, asked: Sequence[Question]) -> list[str]:
     """Questions about invented names, phrased like the others; none if the model was not trained with such names."""
-    if not any(stored_config(one).task.options.get("strangers") for one in lineage(data.run)):
+    if not any(stored_config(run).task.options.get("strangers") for run in lineage(data.run)):
         return []
     corpus = Corpus("", tuple(data.lines()))
     drawn, rng = [], np.random.default_rng(_SEED)
@@ -225,7 +225,7 @@ def valid(
     model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[str], trie: AnswerTrie, forms: Forms
 ) -> AnswerDistribution:
     """Return the model's own probability of every answer, times that of knowing the name in the question."""
-    known = familiarity(model, tokenizer, [forms.name(one) for one in questions])
+    known = familiarity(model, tokenizer, [forms.name(question) for question in questions])
     return answer_distribution(model, tokenizer, questions, trie, floor=FLOOR).if_known(known)
 
 
@@ -235,12 +235,12 @@ def _answer(item: Question) -> str:
 
 def _rows_of(asked: Sequence[Question], plain: AnswerDistribution, calibrated: AnswerDistribution) -> Iterable[Row]:
     entropy, distance = calibrated.entropy(), calibrated.distance()
-    for place, (item, (said, score)) in enumerate(zip(asked, plain.best(), strict=True)):
+    for place, (item, (answer, score)) in enumerate(zip(asked, plain.best(), strict=True)):
         yield Row(
             item.question,
             _answer(item),
-            said,
-            said == _answer(item),
+            answer,
+            answer == _answer(item),
             score,
             float(calibrated.confidence[place]),
             float(entropy[place]),
@@ -301,9 +301,9 @@ def calibration_of(run: Run) -> Calibrated | None:
     if not is_written(path):
         return None
     try:
-        found = records.read(Calibrated, path)
+        calibrated = records.read(Calibrated, path)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; make it again with `attnlab calibrate {run.path}`") from None
-    if found.model != _weights_checksum(run):
+    if calibrated.model != _weights_checksum(run):
         raise UserError(f"{path} belongs to another model: make it again with `attnlab calibrate {run.path}`")
-    return found
+    return calibrated

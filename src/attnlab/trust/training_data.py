@@ -32,9 +32,9 @@ _Lines = Callable[[], Iterable[str]]
 
 def data_sources(run: Run, name: Literal["corpus", "facts"]) -> list[DataSource]:
     """Return the corpora or questions that a run and its bases were trained on, the run's own first."""
-    records = (one.record for one in lineage(run))
-    found = (record.corpus if name == "corpus" else record.facts for record in records)
-    return [data for data in found if data]
+    records = (run.record for run in lineage(run))
+    sources = (record.corpus if name == "corpus" else record.facts for record in records)
+    return [data for data in sources if data]
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,15 @@ class TrainingData:
         """All questions that the run was trained on; a changed file is an error."""
         if self._facts is not None:
             return self._facts
-        found: dict[Question, None] = {}
+        facts: dict[Question, None] = {}
         for data in data_sources(self.run, "facts"):
             questions = corpora.load_questions(data.source)
             if stages.checksum(questions) != data.sha256:
                 raise DataError(
                     f"{data.source} has changed since the run was trained on it: restore the file, or train again"
                 )
-            found |= dict.fromkeys(questions)
-        return tuple(found)
+            facts |= dict.fromkeys(questions)
+        return tuple(facts)
 
     def lines(self) -> Iterable[str]:
         """Yield the lines that the run was trained on; none if they cannot be read."""
@@ -81,7 +81,7 @@ class TrainingData:
             sources = data_sources(self.run, "corpus")
             if not sources:
                 return _Lookup(None, "it was not trained on a corpus that could be looked up")
-            if next(one.record for one in lineage(self.run) if one.record.corpus).running_text:
+            if next(run.record for run in lineage(self.run) if run.record.corpus).running_text:
                 return _Lookup(None, "it read running text, which has no lines to look up")
             source = sources[0].source
             corpus = self._corpus or load_for_lookup(source)
@@ -107,14 +107,14 @@ def candidates(tokenizer: Tokenizer, facts: Sequence[Question], lines: _Lines) -
     known = dict.fromkeys(item.answer.strip() for item in facts if item.answer and item.answer.strip())
     longest = max([_LONGEST, *(len(tokenizer.encode(answer)) for answer in known)])
     spans = (span for span, _ in _span_counts(lines).most_common())
-    found: dict[tuple[int, ...], str] = {}
+    answers: dict[tuple[int, ...], str] = {}
     for answer in (*known, *spans):
         ids = tuple(tokenizer.encode(answer))
         if ids and len(ids) <= longest and not set(ids) & set(tokenizer.stops):
-            found.setdefault(ids, answer)
-        if len(found) == _MOST:
+            answers.setdefault(ids, answer)
+        if len(answers) == _MOST:
             break
-    return tuple(found.values())
+    return tuple(answers.values())
 
 
 def _span_counts(lines: _Lines) -> Counter[str]:
@@ -175,8 +175,8 @@ class Forms:
 
     def name(self, question: str) -> str:
         """Return the name in a question by the most common form that fits, else the longest run of capitalised words."""
-        found = self.fitting(question)
-        if not found:
+        forms = self.fitting(question)
+        if not forms:
             return name_in(question)
-        _, before, after = max(found)
+        _, before, after = max(forms)
         return question[len(before) : len(question) - len(after)]

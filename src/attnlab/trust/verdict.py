@@ -52,36 +52,36 @@ def judge(
     answer: str,
     probability: float,
     rule: SelectiveRule | None,
-    found: Evidence | None,
+    lookup: Evidence | None,
     known: Collection[str],
     distance: float | None = None,
     strictest: SelectiveRule | None = None,
 ) -> Judgement:
     """Judge an answer.
 
-    `rule` is None for a run that is not calibrated, `found` if there is no index; `known` are the answers of the
+    `rule` is None for a run that is not calibrated, `lookup` if there is no index; `known` are the answers of the
     kind asked for, `distance` is the distance from the prior, and `strictest` the rule of the smallest risk that can
     be certified, if any.
     """
-    said, wanted = _read(found, answer, known), normal(answer).strip()
+    lines, wanted = _read(lookup, answer, known), normal(answer).strip()
     judging = rule if rule is None or rule.met else strictest
     sure = probability >= (_EVEN if judging is None or judging.threshold is None else judging.threshold)
-    if found is not None and not found.seen:
+    if lookup is not None and not lookup.seen:
         verdict, why = UNSEEN, "No line that it was trained on is about this name: the answer is only its fallback."
     elif not sure:
         verdict, why = GUESS, _guessed(probability, rule, judging, distance)
-    elif found is None:
+    elif lookup is None:
         verdict, why = UNCHECKED, "There is no line to check the answer against."
-    elif wanted in said.named:
-        others = [name for name in said.named if name != wanted]
+    elif wanted in lines.named:
+        others = [name for name in lines.named if name != wanted]
         also = f", but also {listed([*others][:_NAMED])}" if others else ""
-        verdict, why = SUPPORTED, f"The line about {said.whose} names it{also}."
-    elif said.named:
-        verdict, why = CONTRADICTS, f"The line about {said.whose} names {listed([*said.named][:_NAMED])} instead."
+        verdict, why = SUPPORTED, f"The line about {lines.whose} names it{also}."
+    elif lines.named:
+        verdict, why = CONTRADICTS, f"The line about {lines.whose} names {listed([*lines.named][:_NAMED])} instead."
     else:
-        verdict, why = INFERRED, f"The line about {said.whose} neither says so nor names another known answer."
+        verdict, why = INFERRED, f"The line about {lines.whose} neither says so nor names another known answer."
     held, because = _abstains(verdict, sure, rule)
-    return Judgement(verdict, held, said.quote, (why, because) if because else (why,))
+    return Judgement(verdict, held, lines.quote, (why, because) if because else (why,))
 
 
 @dataclass(frozen=True)
@@ -93,17 +93,17 @@ class _Said:
     quote: str
 
 
-def _read(found: Evidence | None, answer: str, known: Collection[str]) -> _Said:
+def _read(lookup: Evidence | None, answer: str, known: Collection[str]) -> _Said:
     """Choose the line that names the answer, else the first that names another, else the first."""
-    if found is None or not found.lines:
+    if lookup is None or not lookup.lines:
         return _Said("", {}, "")
     wanted = normal(answer).strip()
     answers = {*known, wanted} - {""}
-    lines = [(line.text, named_in(line.text, answers)) for line in found.lines]
-    lines.sort(key=lambda one: (wanted not in one[1], not one[1]))
+    lines = [(line.text, named_in(line.text, answers)) for line in lookup.lines]
+    lines.sort(key=lambda line: (wanted not in line[1], not line[1]))
     text, named = lines[0]
     begin, end = named.get(wanted) or next(iter(named.values()), (0, 0))
-    everywhere = {name: place for _, one in reversed(lines) for name, place in one.items()}
+    everywhere = {name: place for _, names in reversed(lines) for name, place in names.items()}
     return _Said(title_of(text), everywhere, excerpt(text, begin, end))
 
 
