@@ -93,14 +93,14 @@ def equip(model: Model, folder: Path | str | None = None) -> Model:
     if not own:
         raise UserError("this model's attention has no weights of its own from attnlab: leave equip out")
     if folder is not None:
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for path in sorted(Path(folder).glob("*.safetensors")):
-            found |= {name: tensor for name, tensor in read_tensors(path).items() if f".{_PLACE}." in name}
-        if missing := set(own) - set(found):
+            tensors |= {name: tensor for name, tensor in read_tensors(path).items() if f".{_PLACE}." in name}
+        if missing := set(own) - set(tensors):
             raise UserError(
                 f"{folder} has no weights for {min(missing)}: it was saved without them, so train them again"
             )
-        model.load_state_dict(found, strict=False)
+        model.load_state_dict(tensors, strict=False)
     return model
 
 
@@ -171,9 +171,9 @@ def _check_request(
     choice: _Choice, query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, asked: Mapping[str, object]
 ) -> None:
     name = choice.name
-    for one in _FOREIGN:
-        if asked.get(one) is not None:
-            raise UserError(f'{name} has no {one}, which this model needs: use attn_implementation="eager"')
+    for argument in _FOREIGN:
+        if asked.get(argument) is not None:
+            raise UserError(f'{name} has no {argument}, which this model needs: use attn_implementation="eager"')
     if not causal and query.shape[2] != key.shape[2]:
         raise UserError(f'{name} attends within one text, and this layer attends to another text: use "sdpa" for it')
     if mask is not None and (mask.ndim != 4 or mask.dtype != torch.bool or mask.shape[2] != 1):
@@ -194,16 +194,16 @@ def _attend_rows(
         first = max(0, left - (seen - asked))  # the asked tokens are the last of those seen
         if first >= asked:
             continue
-        some = None if hidden is None else hidden[rows, left:]
+        padding = None if hidden is None else hidden[rows, left:]
         watching: Watching = capture(layer, "hook_pattern") if show else nullcontext({})
         with watching as weights:
-            found = layer.dispatch(
+            out = layer.dispatch(
                 q[rows, :, first:],
                 k[rows, :, left:],
                 v[rows, :, left:],
-                some if some is not None and some.any() else None,
+                padding if padding is not None and padding.any() else None,
             )
-        z[rows, :, first:] = found
+        z[rows, :, first:] = out
         if pattern is not None:
             pattern[rows, :, first:, left:] = weights["hook_pattern"].expand(len(rows), -1, -1, -1)
     return z, pattern
@@ -283,10 +283,10 @@ def _without_projections(choice: _Choice, layer: Attention, query: Tensor) -> At
     """The mechanism reduced to what it does with queries, keys and values."""
     layer.out = None  # type: ignore[assignment]
     layer.heads.query = layer.heads.key = layer.heads.value = None  # type: ignore[assignment]
-    one = torch.zeros_like(query[:1, :, :1])
+    token = torch.zeros_like(query[:1, :, :1])
     try:
         with torch.no_grad():
-            layer.eval().dispatch(one, one, one, None)
+            layer.eval().dispatch(token, token, token, None)
     except TypeError:
         raise UserError(
             f"{choice.name} needs the query projection of its layer for more than the tokens' queries, and that belongs to the"
@@ -296,10 +296,10 @@ def _without_projections(choice: _Choice, layer: Attention, query: Tensor) -> At
 
 
 def _block_size(choice: _Choice, module: nn.Module) -> int:
-    found = choice.block_size or getattr(getattr(module, "config", None), "max_position_embeddings", None)
-    if not found:
+    size = choice.block_size or getattr(getattr(module, "config", None), "max_position_embeddings", None)
+    if not size:
         raise UserError(
             f"the longest text of this model is not known: attnlab.exchange.register('{choice.entry.short_name}',"
             " block_size=512)"
         )
-    return int(found)
+    return int(size)

@@ -35,7 +35,7 @@ _Json = dict[str, Any]  # tokenizer.json, whose format belongs to the package to
 
 _EPSILON = 1e-5  # of torch's LayerNorm, which attnlab uses unchanged
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu2": "relu2"}
-_OUR_ACTIVATIONS = {**{theirs: ours for ours, theirs in _ACTIVATIONS.items()}, "gelu_pytorch_tanh": "gelu_tanh"}
+_OUR_ACTIVATIONS = {**{name: ours for ours, name in _ACTIVATIONS.items()}, "gelu_pytorch_tanh": "gelu_tanh"}
 # attnlab's names of weights, and GPT-2's: of the whole model, and of the parts of a block.
 _OUTER = {
     "tokens.weight": "transformer.wte.weight",
@@ -69,7 +69,7 @@ def to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[GPT2Config, dict[str,
     """The config, with the ids of the special symbols, and the weights of a model as a GPT-2."""
     config = model.config
     assert is_gpt2(config)
-    theirs = GPT2Config(
+    gpt2_config = GPT2Config(
         vocab_size=config.vocab_size,
         n_positions=config.block_size,
         n_embd=config.n_embd,
@@ -87,16 +87,16 @@ def to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[GPT2Config, dict[str,
         **symbols,
     )
     ours = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    made = {other: ours[name] for name, other in _OUTER.items()}
+    tensors = {other: ours[name] for name, other in _OUTER.items()}
     for layer in range(config.n_layer):
         block, theirs_block = f"blocks.{layer}", f"transformer.h.{layer}"
-        names = [f"{block}.attn.heads.{one}" for one in _PROJECTIONS]
-        made[f"{theirs_block}.attn.c_attn.weight"] = torch.cat([ours[f"{name}.weight"] for name in names]).T
-        made[f"{theirs_block}.attn.c_attn.bias"] = torch.cat([_bias(ours, name) for name in names])
+        names = [f"{block}.attn.heads.{part}" for part in _PROJECTIONS]
+        tensors[f"{theirs_block}.attn.c_attn.weight"] = torch.cat([ours[f"{name}.weight"] for name in names]).T
+        tensors[f"{theirs_block}.attn.c_attn.bias"] = torch.cat([_bias(ours, name) for name in names])
         for part, other in _PARTS.items():
-            made[f"{theirs_block}.{other}.weight"] = _transposed(ours[f"{block}.{part}.weight"])
-            made[f"{theirs_block}.{other}.bias"] = _bias(ours, f"{block}.{part}")
-    return theirs, {name: tensor.contiguous().clone() for name, tensor in made.items()}
+            tensors[f"{theirs_block}.{other}.weight"] = _transposed(ours[f"{block}.{part}.weight"])
+            tensors[f"{theirs_block}.{other}.bias"] = _bias(ours, f"{block}.{part}")
+    return gpt2_config, {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 
 
 def _transposed(weight: Tensor) -> Tensor:
@@ -105,8 +105,8 @@ def _transposed(weight: Tensor) -> Tensor:
 
 def _bias(tensors: dict[str, Tensor], name: str) -> Tensor:
     """The bias of a linear map; zeros if it has none."""
-    found = tensors.get(f"{name}.bias")
-    return tensors[f"{name}.weight"].new_zeros(len(tensors[f"{name}.weight"])) if found is None else found
+    bias = tensors.get(f"{name}.bias")
+    return tensors[f"{name}.weight"].new_zeros(len(tensors[f"{name}.weight"])) if bias is None else bias
 
 
 def model_config_of(config: Any) -> ModelConfig:
@@ -151,19 +151,19 @@ def model_config_of(config: Any) -> ModelConfig:
 def from_gpt2(config: Any, tensors: dict[str, Tensor]) -> LanguageModel:
     """attnlab's model with the weights of a GPT-2."""
     model = LanguageModel(model_config_of(config))
-    made = {name: tensors[other] for name, other in _OUTER.items()}
+    weights_by_name = {name: tensors[other] for name, other in _OUTER.items()}
     for layer in range(config.n_layer):
-        block, theirs = f"blocks.{layer}", f"transformer.h.{layer}"
-        weights = tensors[f"{theirs}.attn.c_attn.weight"].T.chunk(3)
-        biases = tensors[f"{theirs}.attn.c_attn.bias"].chunk(3)
+        block, other_block = f"blocks.{layer}", f"transformer.h.{layer}"
+        weights = tensors[f"{other_block}.attn.c_attn.weight"].T.chunk(3)
+        biases = tensors[f"{other_block}.attn.c_attn.bias"].chunk(3)
         for name, weight, bias in zip(_PROJECTIONS, weights, biases, strict=True):
             scale = _query_scale(config, layer) if name == "query" else 1.0
-            made[f"{block}.attn.heads.{name}.weight"] = weight * scale
-            made[f"{block}.attn.heads.{name}.bias"] = bias * scale
+            weights_by_name[f"{block}.attn.heads.{name}.weight"] = weight * scale
+            weights_by_name[f"{block}.attn.heads.{name}.bias"] = bias * scale
         for part, other in _PARTS.items():
-            made[f"{block}.{part}.weight"] = _transposed(tensors[f"{theirs}.{other}.weight"])
-            made[f"{block}.{part}.bias"] = tensors[f"{theirs}.{other}.bias"]
-    model.load_state_dict({name: tensor.detach().float() for name, tensor in made.items()})
+            weights_by_name[f"{block}.{part}.weight"] = _transposed(tensors[f"{other_block}.{other}.weight"])
+            weights_by_name[f"{block}.{part}.bias"] = tensors[f"{other_block}.{other}.bias"]
+    model.load_state_dict({name: tensor.detach().float() for name, tensor in weights_by_name.items()})
     return model.eval()
 
 
@@ -191,7 +191,7 @@ def _split_words(text: Any) -> Any:
         return None
     if isinstance(text, str):
         return " ".join(UNKNOWN if word in WORD_SYMBOLS else word for word in split_words(text))
-    return [_split_words(one) for one in text]
+    return [_split_words(item) for item in text]
 
 
 def tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
@@ -238,43 +238,43 @@ def _start_with(symbol: str, number: int | None) -> _Json:
 # Tokenizers, in
 
 
-def tokenizer_from(theirs: Any, rows: int) -> Tokenizer:
+def tokenizer_from(published: Any, rows: int) -> Tokenizer:
     """attnlab's form of a tokenizer of transformers, for a model with this many rows; the ids stay."""
-    backend = getattr(theirs, "backend_tokenizer", None)
+    backend = getattr(published, "backend_tokenizer", None)
     if backend is None:
         raise UserError(
             "this model's tokenizer is not a fast one, and attnlab reads tokenizer.json: save it with use_fast"
         )
     stored = json.loads(backend.to_str())
-    kind = theirs.init_kwargs.get(_KIND)
+    kind = published.init_kwargs.get(_KIND)
     if kind is not None:
-        made, probe = _rebuild(_without_additions(stored, kind), theirs, (*_PROBES, f"{PAD} and {MASK}"))
+        tokenizer, probe = _rebuild(_without_additions(stored, kind), published, (*_PROBES, f"{PAD} and {MASK}"))
         if probe is not None:
             raise UserError(
                 f"this folder's tokenizer reads {probe!r} differently from attnlab, which exported it: its tokenizer.json was"
                 " changed; export the model again"
             )
-        return made
+        return tokenizer
     if stored["model"]["type"] != "BPE" or "ByteLevel" not in json.dumps(stored["pre_tokenizer"]):
         raise UserError(
             f"this model's tokenizer is {stored['model']['type']} and not GPT-2's byte-level BPE, which is what attnlab reads"
         )
     stored["post_processor"] = stored["truncation"] = stored["padding"] = None
-    _assign_id(stored, PAD, theirs.eos_token, rows)
+    _assign_id(stored, PAD, published.eos_token, rows)
     _assign_id(stored, MASK, None, rows)
-    made, probe = _rebuild(stored, theirs, _PROBES)
+    tokenizer, probe = _rebuild(stored, published, _PROBES)
     if probe is not None:
         raise UserError(
             f"this model's tokenizer reads {probe!r} in a way that attnlab cannot represent: it is not GPT-2's"
         )
-    return made
+    return tokenizer
 
 
-def _rebuild(stored: _Json, theirs: Any, probes: Sequence[str]) -> tuple[Tokenizer, str | None]:
+def _rebuild(stored: _Json, published: Any, probes: Sequence[str]) -> tuple[Tokenizer, str | None]:
     """The tokenizer, and the first text, if any, to which it gives other ids."""
-    made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(stored)))
-    wrong = (one for one in probes if made.encode(one) != theirs.encode(one, add_special_tokens=False))
-    return made, next(wrong, None)
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(stored)))
+    wrong = (text for text in probes if tokenizer.encode(text) != published.encode(text, add_special_tokens=False))
+    return tokenizer, next(wrong, None)
 
 
 def _without_additions(stored: _Json, kind: str) -> _Json:
@@ -282,7 +282,7 @@ def _without_additions(stored: _Json, kind: str) -> _Json:
     decoder, normalizer = stored["decoder"], None
     if kind != "word":
         steps = (stored["normalizer"] or {}).get("normalizers", [])
-        further = [one for one in steps[2:] if one["type"] != "Prepend"]
+        further = [step for step in steps[2:] if step["type"] != "Prepend"]
         normalizer = further[0] if further else None
     if decoder is not None and decoder["type"] == "Sequence" and decoder["decoders"][-1]["type"] == "Strip":
         decoder = decoder["decoders"][0]
@@ -293,16 +293,16 @@ def _without_additions(stored: _Json, kind: str) -> _Json:
 def _assign_id(stored: _Json, symbol: str, like: str | None, rows: int) -> None:
     """Give one of attnlab's symbols an id: that of the token it is `like`, of a byte that never occurs, or of an unused row."""
     vocabulary = stored["model"]["vocab"]
-    added = {one["content"]: one for one in stored["added_tokens"]}
+    added = {entry["content"]: entry for entry in stored["added_tokens"]}
     if symbol in vocabulary or symbol in added:
         return
     old = like if like is not None and (like in added or like in vocabulary) else _spare_byte(vocabulary)
     if old is not None:
         number = added[old]["id"] if old in added else vocabulary[old]
         vocabulary.pop(old, None)
-        stored["added_tokens"] = [one for one in stored["added_tokens"] if one["content"] != old]
+        stored["added_tokens"] = [entry for entry in stored["added_tokens"] if entry["content"] != old]
     else:
-        number = 1 + max([*vocabulary.values(), *(one["id"] for one in added.values())])
+        number = 1 + max([*vocabulary.values(), *(entry["id"] for entry in added.values())])
         if number >= rows:
             raise UserError(
                 f"this GPT-2 has no token to spare for {symbol}: its tokenizer lacks the bytes that no text contains; train"
@@ -311,7 +311,7 @@ def _assign_id(stored: _Json, symbol: str, like: str | None, rows: int) -> None:
     vocabulary[symbol] = number
     special = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": True}
     stored["added_tokens"].append({"id": number, "content": symbol, **special})
-    stored["added_tokens"].sort(key=lambda one: one["id"])
+    stored["added_tokens"].sort(key=lambda entry: entry["id"])
 
 
 def _spare_byte(vocabulary: dict[str, int]) -> str | None:

@@ -135,11 +135,11 @@ def _model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]
 def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None) -> str:
     """README.md of an exported model; what is not known is left out."""
     stages, sources = [], []
-    for record in reversed([one.record for one in _lineage(run)] if run else []):  # the first stage first
-        data = {key: one for key, one in (("corpus", record.corpus), ("facts", record.facts)) if one}
-        entries = [(key, public_name(one.source), one.sha256) for key, one in data.items()]
+    for record in reversed([stage.record for stage in _lineage(run)] if run else []):  # the first stage first
+        data = {key: source for key, source in (("corpus", record.corpus), ("facts", record.facts)) if source}
+        entries = [(key, public_name(source.source), source.sha256) for key, source in data.items()]
         stages.append((record.stage, entries))
-        sources += [one.source for one in data.values()] or [""]
+        sources += [source.source for source in data.values()] or [""]
     settings = (run.record.settings if run else None) or {"model": asdict(model.config)}
     return render_card(
         "model",
@@ -189,7 +189,7 @@ def import_model(folder: Path | str, out: Path | str, *, trust_code: bool = Fals
     settings = RunConfig(model=model.config, tokenizer=kind, task=TaskConfig(name="spans"))
     run = Run.create(out, RunRecord("import", settings.to_dict()), usercode.code_files(model.config.mechanism))
     write_folder(run.path / "model", "model", attnlab_files(model, tokenizer))
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = sum(weight.numel() for weight in model.parameters())
     add_files(run.path, {"result.json": encode(RunResult(parameters, imported=Path(folder).name))})
     return run
 
@@ -212,9 +212,9 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
         raise UserError(
             f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2 and its own exports"
         )
-    theirs = load(AutoTokenizer, str(folder), local_files_only=True)
+    published = load(AutoTokenizer, str(folder), local_files_only=True)
     with reporting_damage(folder / "tokenizer_config.json"):
-        tokenizer = tokenizer_from(theirs, model.config.vocab_size)
+        tokenizer = tokenizer_from(published, model.config.vocab_size)
     if tokenizer.size > model.config.vocab_size:
         raise DataError(f"{folder}: the tokenizer has {tokenizer.size} symbols, the model {model.config.vocab_size}")
     return model.eval(), tokenizer

@@ -65,7 +65,7 @@ def collator(tokenizer: PreTrainedTokenizerBase, settings: FineTuning, limit: in
 
 
 def _longest_first(rows: Any) -> Any:  # the order of evaluation: little padding, and the largest batch first
-    lengths = [len(one) for one in rows["input_ids"]]
+    lengths = [len(ids) for ids in rows["input_ids"]]
     return rows.select(sorted(range(len(lengths)), key=lambda place: -lengths[place]))
 
 

@@ -82,7 +82,7 @@ def _checked_folder(path: Path) -> str:
     refuse_pickled(path)
     missing = [] if "model_type" in peek(path / "config.json") else ["a config.json with a model_type"]
     for kind, names in (("weights", _WEIGHTS), ("tokenizer files", _VOCABULARIES)):
-        if not any((path / one).is_file() for one in names):
+        if not any((path / name).is_file() for name in names):
             missing.append(f"{kind} ({names[0]})")
     if missing:
         raise UserError(
@@ -211,16 +211,16 @@ def load_weights(kind: Any, place: str, name: str | None = None, **settings: Any
 def _loading_error(name: str, error: Exception) -> UserError:
     from huggingface_hub import constants
 
-    said = " ".join(str(error).split())
-    said = said if len(said) <= 160 else said[:159] + "…"
+    text = " ".join(str(error).split())
+    text = text if len(text) <= 160 else text[:159] + "…"
     if Path(name).expanduser().is_dir():
-        return DataError(f"{name} cannot be loaded by transformers ({said}): it needs a model's weights and tokenizer")
+        return DataError(f"{name} cannot be loaded by transformers ({text}): it needs a model's weights and tokenizer")
     if constants.HF_HUB_OFFLINE:
         return UserError(_unreachable(name))
     if isinstance(error, OSError):
         fix = "check name and connection, or name a saved model's folder"
         return UserError(f"{name} is not a folder, and the hub did not provide it: {fix}")
-    return UserError(f"{name} cannot be loaded ({said}): choose another, such as roberta-base")
+    return UserError(f"{name} cannot be loaded ({text}): choose another, such as roberta-base")
 
 
 # Encoders to fine-tune
@@ -277,14 +277,14 @@ def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
 
 def _new_head(model: PreTrainedModel) -> set[str]:
     """Initialize a head that was trained for other labels, and return the names of its weights."""
-    found = set()
+    names = set()
     for name, module in model.named_children():
         if name != model.base_model_prefix:
             for part in (*module.modules(), *module.parameters()):
                 vars(part)["_is_hf_initialized"] = False  # otherwise it would be left unchanged
             module.apply(model._init_weights)
-            found |= {f"{name}.{one}" for one, _ in module.named_parameters()}
-    return found
+            names |= {f"{name}.{part}" for part, _ in module.named_parameters()}
+    return names
 
 
 def longest_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
@@ -297,8 +297,8 @@ def longest_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
         if isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
     ]
     if not tables:  # under another name; relative positions have no limit
-        said = (getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions"))
-        tables = [number for number in said if isinstance(number, int) and number > 0][:1]
+        limits = (getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions"))
+        tables = [number for number in limits if isinstance(number, int) and number > 0][:1]
     return min([*tables, tokenizer.model_max_length, 10**6])
 
 

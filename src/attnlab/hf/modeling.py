@@ -91,7 +91,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: AttnlabConfig) -> None:
         super().__init__(config)
         self.language_model = LanguageModel(config.own)
-        self.drawn = not any(one.is_meta for one in self.parameters())
+        self.drawn = not any(weight.is_meta for weight in self.parameters())
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -180,8 +180,8 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
                 **({"num_items_in_batch": counted} if counted else {}),
             )
         kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep, None)  # 0 keeps all
-        made: Any = CausalLMOutputWithPast  # its types are narrower than what it accepts
-        output: CausalLMOutputWithPast = made(
+        output_type: Any = CausalLMOutputWithPast  # its types are narrower than what it accepts
+        output: CausalLMOutputWithPast = output_type(
             loss=loss,
             logits=logits[:, kept],
             past_key_values=cache,
@@ -231,8 +231,8 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         if cache is not None:
             cache.groups = [(*begin, kept) for begin, kept in zip(beginnings, caches, strict=True) if kept is not None]
             cache.length = total
-        found = {name: _join_groups(parts, name, len(ids), asked, total) for name in [*watched, "scores"]}
-        return found.pop("scores"), found
+        tensors = {name: _join_groups(parts, name, len(ids), asked, total) for name in [*watched, "scores"]}
+        return tensors.pop("scores"), tensors
 
 
 _Part = tuple[Tensor, int, int, dict[str, Tensor]]

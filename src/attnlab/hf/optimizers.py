@@ -155,11 +155,11 @@ class Optimizers(Tuning[OptimizersResult]):
     def _rates_in_words(self) -> str:
         """Where the learning rates come from, and what that means for the comparison."""
         defaults = ", ".join(f"{name} {RATES[name]:g}" for name, rate in self.rates.items() if not rate)
-        given = ", ".join(f"{name} {rate:g}" for name, rate in self.rates.items() if rate)
+        rates = ", ".join(f"{name} {rate:g}" for name, rate in self.rates.items() if rate)
         if not defaults:
-            return f"Learning rates as given: {given}."
+            return f"Learning rates as given: {rates}."
         return (
-            f"Learning rates {f'as given: {given}; ' if given else ''}each optimizer's default, not tuned: {defaults}."
+            f"Learning rates {f'as given: {rates}; ' if rates else ''}each optimizer's default, not tuned: {defaults}."
             " With a rate tuned by --search an optimizer may do better, and the order may change."
         )
 

@@ -88,11 +88,11 @@ class Search(Tuning[SearchResult]):
         """What is tried, around the given settings, which are the first trial."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-        given = self.settings
+        settings = self.settings
         return {
-            "batch_size": CategoricalDistribution(sorted({*_BATCHES, given.batch_size})),
-            "lr": FloatDistribution(given.rate / _BELOW, given.rate * _ABOVE, log=True),
-            "epochs": IntDistribution(min(_FEWEST_EPOCHS, given.epochs), given.epochs),
+            "batch_size": CategoricalDistribution(sorted({*_BATCHES, settings.batch_size})),
+            "lr": FloatDistribution(settings.rate / _BELOW, settings.rate * _ABOVE, log=True),
+            "epochs": IntDistribution(min(_FEWEST_EPOCHS, settings.epochs), settings.epochs),
         }
 
     def stored(self, folder: Path) -> Any:
@@ -109,8 +109,8 @@ class Search(Tuning[SearchResult]):
             direction="maximize",
             pruner=optuna.pruners.MedianPruner(n_startup_trials=_RANDOM_FIRST),
         )
-        given = self.settings
-        first = {"batch_size": given.batch_size, "lr": given.rate, "epochs": given.epochs}
+        settings = self.settings
+        first = {"batch_size": settings.batch_size, "lr": settings.rate, "epochs": settings.epochs}
         search.enqueue_trial(first, skip_if_exists=True)
         for trial in search.get_trials(states=[optuna.trial.TrialState.RUNNING]):  # stopped before it was finished
             search.tell(trial.number, state=optuna.trial.TrialState.FAIL)
@@ -159,7 +159,7 @@ class Search(Tuning[SearchResult]):
 
         def watch(epoch: Epoch) -> None:
             epochs.append(epoch)
-            best = max(epochs, key=lambda one: one.dev_accuracy)
+            best = max(epochs, key=lambda epoch: epoch.dev_accuracy)
             trial.set_user_attr("best_epoch", best.epoch)
             # Equal shares of schedules are compared: the rate of a short one falls to zero sooner.
             part = _PARTS * epoch.epoch // settings.epochs

@@ -54,6 +54,6 @@ class FineTuning:
 def from_given(values: Mapping[str, object]) -> FineTuning:
     """Settings from texts or values that were given; None means not given."""
     hints = get_type_hints(FineTuning)
-    given = {name: from_text(value, hints.get(name)) for name, value in values.items() if value is not None}
-    settings: FineTuning = build(FineTuning, given, where="settings given")
+    typed = {name: from_text(value, hints.get(name)) for name, value in values.items() if value is not None}
+    settings: FineTuning = build(FineTuning, typed, where="settings given")
     return settings

@@ -58,12 +58,12 @@ def solve(function: str, settings: dict[str, int], tensors: dict[str, Tensor | N
     """Run a function of the library over all rows, in as many threads as torch uses."""
     library = build.load("additive")
     assert library is not None
-    given = {name: one for name, one in tensors.items() if one is not None}
-    assert all(one.is_contiguous() for one in given.values())
-    problem = _Problem(**settings, **{name: one.data_ptr() for name, one in given.items()})
+    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    assert all(tensor.is_contiguous() for tensor in present.values())
+    problem = _Problem(**settings, **{name: tensor.data_ptr() for name, tensor in present.items()})
     foreign = library[function]
     foreign.argtypes = [ctypes.POINTER(_Problem), ctypes.c_int64, ctypes.c_int64]
-    rows = given["logsum"].shape[:2].numel()
+    rows = present["logsum"].shape[:2].numel()
     sums = rows * problem.asked * problem.seen * problem.width
     failed = in_parts(
         lambda begin, end: foreign(problem, begin, end), rows, 1 if sums < ALONE else torch.get_num_threads()
@@ -88,7 +88,7 @@ class CompiledAdditive(torch.autograd.Function):
         seed: int,
     ) -> Tensor:
         """Return the averages; only the logarithm of every row's sum is saved with them."""
-        a, b, w, v = (one.contiguous() for one in (a, b, w, v))
+        a, b, w, v = (x.contiguous() for x in (a, b, w, v))
         hidden = None if padding is None else padding.contiguous()
         batch, heads, asked, width = a.shape
         out, logsum = a.new_empty(batch, heads, asked, v.shape[-1]), a.new_empty(batch, heads, asked)
@@ -132,13 +132,13 @@ def matches_plain() -> bool:
             torch.randn(shape, generator=random)
             for shape in ((2, 2, asked, width), (2, 2, seen, width), (width,), (2, 2, seen, values), (values,))
         )
-        inputs = [one.requires_grad_() for one in (a * size, b * size, w, v)]
+        inputs = [x.requires_grad_() for x in (a * size, b * size, w, v)]
         padding = torch.rand(2, seen, generator=random) < 0.3
-        found = []
+        results = []
         for form in (CompiledAdditive, PlainAdditive):
             out = form.apply(*inputs, padding, causal, 0.0, 0)  # type: ignore[no-untyped-call]
-            found.append([out, *torch.autograd.grad((out * weight).sum(), inputs)])
-        return all(torch.allclose(one, other, rtol=1e-3, atol=1e-3) for one, other in zip(*found, strict=True))
+            results.append([out, *torch.autograd.grad((out * weight).sum(), inputs)])
+        return all(torch.allclose(first, other, rtol=1e-3, atol=1e-3) for first, other in zip(*results, strict=True))
 
     problems = (
         (19, 19, 5, 3, True, 1.0),

@@ -63,12 +63,12 @@ class _Problem:
 
     def pieces(self) -> Iterator[_Piece]:
         """All pairs, piece by piece, always in the same order and with the same dropout."""
-        far = any(bool((one.abs() > _FAR).any()) for one in (self.a, self.b))
+        far = any(bool((x.abs() > _FAR).any()) for x in (self.a, self.b))
         left, right = (self.a, self.b) if far else ((2 * self.a).exp(), (2 * self.b).exp())
-        one, chance = left.new_ones(()), torch.Generator().manual_seed(self.seed)
+        unit, chance = left.new_ones(()), torch.Generator().manual_seed(self.seed)
         for rows, asked, seen in self.cuts():
             x, y = left[rows, asked, None], right[rows, None, seen]
-            r = torch.sigmoid(-2 * (x + y)) if far else torch.addcmul(one, x, y).reciprocal_()
+            r = torch.sigmoid(-2 * (x + y)) if far else torch.addcmul(unit, x, y).reciprocal_()
             pattern = self.soften(r @ (-2 * self.w), rows, seen)
             kept = None
             if self.dropout:
@@ -134,13 +134,13 @@ class PlainAdditive(torch.autograd.Function):
             da, db, dw, dv = _gradients(
                 _Problem(a.flatten(0, 1), b.flatten(0, 1), w, *ctx.rest), v.flatten(0, 1), gradient.flatten(0, 1)
             )
-        da, db, dv = (one.unflatten(0, (-1, ctx.heads)) for one in (da, db, dv))
+        da, db, dv = (x.unflatten(0, (-1, ctx.heads)) for x in (da, db, dv))
         return da, db, dw, dv, None, None, None, None
 
 
 def _gradients(problem: _Problem, v: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Those of a, b, w and v."""
-    da, db, dw, dv = (torch.zeros_like(one) for one in (problem.a, problem.b, problem.w, v))
+    da, db, dw, dv = (torch.zeros_like(x) for x in (problem.a, problem.b, problem.w, v))
     for piece in problem.pieces():
         arriving = gradient[piece.rows, piece.asked]
         dv[piece.rows, piece.seen] += piece.weights.transpose(1, 2) @ arriving

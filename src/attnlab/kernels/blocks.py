@@ -83,10 +83,10 @@ def block_attention(
     if padding is not None:
         hidden = F.pad(padding, (0, -padding.shape[1] % layout.block)).unflatten(1, (-1, layout.block))
         bias = bias.masked_fill(hidden[:, layout.table].flatten(2)[:, :, None], float("-inf"))
-    queries, keys, values = (cut(one, layout.block) for one in (q, k, v))
+    queries, keys, values = (cut(x, layout.block) for x in (q, k, v))
     if dropout or not q.is_cpu:  # the kernel that gathers twice is the CPU's, and has no dropout
         bias = bias.repeat_interleave(q.shape[1], dim=0) if len(bias) > 1 else bias
-        keys, values = (_gather(one, layout.table) for one in (keys, values))
+        keys, values = (_gather(x, layout.table) for x in (keys, values))
         return _join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=dropout), q)
     z: Tensor = _GatheredAttention.apply(queries, keys, values, bias, layout.table)  # type: ignore[no-untyped-call]
     return _join(z, q)
@@ -150,7 +150,7 @@ def summary_attention(
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T C"]:
     """Return causal attention of every block over itself, and over keys and values that summarise everything before it."""
-    queries, keys, values = (cut(one, block) for one in (q, k, v))
+    queries, keys, values = (cut(x, block) for x in (q, k, v))
     count = summaries[0].shape[2]
     mask = torch.ones(1, queries.shape[1], block, count + block, dtype=torch.bool, device=q.device)
     mask[:, 0, :, :count] = False  # nothing comes before the first block

@@ -119,8 +119,8 @@ def _is_private(path: Path) -> bool:
     """Whether a file or folder belongs to this user and nobody else can write to it; a link is never private."""
     if not hasattr(os, "geteuid"):
         return True  # a system without these permissions
-    found = path.lstat()
-    return found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    status = path.lstat()
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
 def is_intact(path: Path) -> bool:
@@ -144,8 +144,8 @@ def find_compiler() -> tuple[str, ...]:
             raise KernelError(f"CXX names {asked[0]}, which is not there: set it to a C++ compiler")
         return tuple(asked)
     for name in ("c++", "g++", "clang++"):
-        if found := shutil.which(name):
-            return (found,)
+        if path := shutil.which(name):
+            return (path,)
     raise KernelError(
         "there is no C++ compiler: install g++ or clang++, or set ATTNLAB_KERNELS=0 to hear no more of it"
     )
@@ -177,16 +177,16 @@ def make(source: Path, target: Path, compiler: tuple[str, ...], module: str) -> 
     reason = ""
     for flags in ((*FLAGS, NATIVE), FLAGS):
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-            made = Path(folder) / "made.so"
+            library = Path(folder) / "made.so"
             try:
-                run([*compiler, *flags, str(source), "-o", str(made)], "it does not compile")
-                made.chmod(0o700)
-                kept = target.with_name(f"{target.name}-{_content_hash(made)}.so")
-                run([sys.executable, "-P", "-c", _PROBE, str(made), module, str(_ROOT)], "its probe failed")
+                run([*compiler, *flags, str(source), "-o", str(library)], "it does not compile")
+                library.chmod(0o700)
+                kept = target.with_name(f"{target.name}-{_content_hash(library)}.so")
+                run([sys.executable, "-P", "-c", _PROBE, str(library), module, str(_ROOT)], "its probe failed")
             except KernelError as error:
                 reason = reason or str(error)
             else:
-                return made.replace(kept)
+                return library.replace(kept)
     with contextlib.suppress(OSError):
         target.with_name(f"{target.name}.failed").write_text(reason, encoding="utf-8")
     raise KernelError(reason)

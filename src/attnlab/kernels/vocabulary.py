@@ -46,17 +46,17 @@ def plain_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], g
     """The reference; without `gradients`, only the logarithms of the sums are computed, and the rest is zero."""
     size = _rows_at_once(len(weight))
     buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
-    found = Expected(hidden.new_empty(len(hidden)), torch.zeros_like(hidden), torch.zeros_like(weight))
+    expected = Expected(hidden.new_empty(len(hidden)), torch.zeros_like(hidden), torch.zeros_like(weight))
     for at in range(0, len(hidden), size):
         here = slice(at, at + size)
         scores = torch.mm(hidden[here], weight.t(), out=buffer[: len(hidden[here])])
         height = scores.amax(dim=1)
         sums = scores.sub_(height[:, None]).exp_().sum(dim=1)
-        found.logsum[here] = sums.log() + height
+        expected.logsum[here] = sums.log() + height
         if gradients:
-            found.of_hidden[here] = (scores @ weight).div_(sums[:, None])
-            found.of_weight.addmm_(scores.t(), hidden[here] / sums[:, None])
-    return found
+            expected.of_hidden[here] = (scores @ weight).div_(sums[:, None])
+            expected.of_weight.addmm_(scores.t(), hidden[here] / sums[:, None])
+    return expected
 
 
 # Compiled
@@ -76,17 +76,17 @@ def compiled_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"]
     library = build.load("vocabulary")
     assert library is not None
     width = hidden.shape[1]
-    hidden, weight = (ops.fill(one, -width % _LANES).contiguous() for one in (hidden, weight))
+    hidden, weight = (ops.fill(x, -width % _LANES).contiguous() for x in (hidden, weight))
     logsum, of_hidden = hidden.new_empty(len(hidden)), torch.zeros_like(hidden)
     foreign = library.vocabulary_softmax
     foreign.argtypes = [ctypes.POINTER(_Problem), ctypes.c_int64, ctypes.c_int64]
 
     def work(begin: int, end: int) -> tuple[int, Tensor]:
         of_weight = torch.zeros_like(weight)  # one per thread, so that none writes into another's
-        given = [one.data_ptr() for one in (hidden, weight, logsum, of_hidden, of_weight)]
+        pointers = [x.data_ptr() for x in (hidden, weight, logsum, of_hidden, of_weight)]
         if not gradients:
-            given[3:] = 0, 0
-        return foreign(_Problem(*given, len(weight), hidden.shape[1]), begin, end), of_weight
+            pointers[3:] = 0, 0
+        return foreign(_Problem(*pointers, len(weight), hidden.shape[1]), begin, end), of_weight
 
     threads = 1 if len(hidden) * len(weight) < ALONE else torch.get_num_threads()
     failed, parts = zip(*in_parts(work, len(hidden), threads), strict=True)

@@ -43,14 +43,14 @@ def choose_device(name: str) -> torch.device:
     """Return the device of a name, or the best one for "auto"; each local process takes the one with its number."""
     kind, _, number = name.partition(":")
     if kind == "auto" and not number:
-        kind = next((one for one in _BEST_FIRST if available(one)), "cpu")
+        kind = next((name for name in _BEST_FIRST if available(name)), "cpu")
     if kind not in (*_BEST_FIRST, "cpu") or (number and (kind == "cpu" or not number.isdecimal())):
         raise UserError(f"device '{name}' is unknown: choose auto, cpu, cuda, cuda:1, mps or xpu")
     if kind == "cpu":
         return torch.device("cpu")
     count = available(kind)
     if not count:
-        others = [one for one in (*_BEST_FIRST, "cpu") if available(one)]
+        others = [name for name in (*_BEST_FIRST, "cpu") if available(name)]
         raise UserError(f"there is no {kind} device here, or this torch cannot use it: choose {' or '.join(others)}")
     if number and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
         raise UserError(f"device '{name}' is one device, and each process needs its own: choose {kind}")

@@ -85,7 +85,7 @@ def _by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, 
     Every row has its own generator, so that a sample does not depend on the other rows.
     """
     seeds = [np.random.SeedSequence([seed, row]).generate_state(1).item() for row in range(rows)]
-    generators = [torch.Generator().manual_seed(one) for one in seeds]
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     never = [token for token in (tokenizer.start, tokenizer.pad) if token is not None and token != tokenizer.stop]
 
     def choose(scores: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def _by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, 
         if 0 < top_k < scores.shape[1]:
             scores[scores < scores.topk(top_k).values[:, -1:]] = -math.inf
         chances = (scores / temperature).softmax(dim=-1).cpu()  # where the generators are
-        drawn = [torch.multinomial(row, 1, generator=one) for row, one in zip(chances, generators, strict=True)]
+        drawn = [torch.multinomial(row, 1, generator=rng) for row, rng in zip(chances, generators, strict=True)]
         return torch.cat(drawn).to(scores.device)
 
     return choose
@@ -191,8 +191,8 @@ def top_answers(
             ended[tokenizer.decode(ids).strip()] += math.exp(ending)
         total[:, stops] = -math.inf
         values, places = total.flatten().topk(min(width, total.numel() - len(beams) * len(stops)))
-        found = zip(values.tolist(), places.tolist(), strict=True)
-        beams = [([*beams[place // total.shape[1]][0], place % total.shape[1]], value) for value, place in found]
+        best = zip(values.tolist(), places.tolist(), strict=True)
+        beams = [([*beams[place // total.shape[1]][0], place % total.shape[1]], value) for value, place in best]
         certain = sorted(ended.values(), reverse=True)[:count]
         if len(certain) == count and math.exp(beams[0][1]) < certain[-1]:
             break

@@ -83,17 +83,17 @@ class Examination:
     @classmethod
     def read(cls, questions: Sequence[Question], path: str | Path) -> Examination:
         """Read a file of one prediction per line, in the order of the questions."""
-        found = read_predictions(path)
-        if not found:
+        lines = read_predictions(path)
+        if not lines:
             raise DataError(f"{path} is empty; it needs one prediction per line, {len(questions):,} for this exam")
-        if 2 * sum("\t" in line for line in found) > len(found):
+        if 2 * sum("\t" in line for line in lines) > len(lines):
             raise DataError(f"{path} has tabs: give the answers alone, one per line, without the questions")
-        if len(found) != len(questions):
+        if len(lines) != len(questions):
             raise DataError(
-                f"{path} has {len(found):,} line{'' if len(found) == 1 else 's'}, and the exam {len(questions):,}"
+                f"{path} has {len(lines):,} line{'' if len(lines) == 1 else 's'}, and the exam {len(questions):,}"
                 " questions: write one prediction per line, in the order of the questions"
             )
-        return cls(tuple(questions), found)
+        return cls(tuple(questions), lines)
 
     @property
     def answered(self) -> bool:
@@ -191,7 +191,7 @@ def pair_up(examinations: Mapping[str, Examination], all_pairs: bool = False) ->
     """Test each examination against the first, or all pairs, by McNemar's test with Holm's correction."""
     names = list(examinations)
     pairs = list(combinations(names, 2)) if all_pairs else [(names[0], other) for other in names[1:]]
-    right = {name: one.right for name, one in examinations.items()}
+    right = {name: examination.right for name, examination in examinations.items()}
     tests = [stats.mcnemar(right[a], right[b], _ALPHA / len(pairs)) for a, b in pairs]
     adjusted = stats.holm([test.p for test in tests]) if len(pairs) > 1 else [None] * len(pairs)
     return tuple(

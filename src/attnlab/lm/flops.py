@@ -111,6 +111,6 @@ def _counted_by_part(model: LanguageModel) -> Iterator[_Parts]:
             parts.end(part, value)
 
         for name, tap in taps_of(model).items():
-            if found := _BACKBONE.fullmatch(name):
-                tap.register_forward_hook(partial(watch, _ENDS.get(found[1], "other")))
+            if match := _BACKBONE.fullmatch(name):
+                tap.register_forward_hook(partial(watch, _ENDS.get(match[1], "other")))
         yield parts

@@ -192,8 +192,8 @@ class Block(nn.Module):
 
     def _attention(self, cache: Any, x: Tensor, padding: Tensor | None) -> Tensor:
         # A mechanism may take forward(x) alone: padding and cache are passed only if there are any.
-        given = {name: value for name, value in (("padding", padding), ("cache", cache)) if value is not None}
-        return self.attn(x, **given)
+        arguments = {name: value for name, value in (("padding", padding), ("cache", cache)) if value is not None}
+        return self.attn(x, **arguments)
 
 
 def _attend_through_latents(
@@ -261,7 +261,7 @@ class LanguageModel(nn.Module):
     @property
     def takes_padding(self) -> bool:
         """Whether every layer accepts a padding mask; a mechanism may take `forward(x)` alone."""
-        return self.latents is not None or all("padding" in arguments_of(one) for one in self.mechanisms)
+        return self.latents is not None or all("padding" in arguments_of(part) for part in self.mechanisms)
 
     @property
     def device(self) -> torch.device:
@@ -279,14 +279,14 @@ class LanguageModel(nn.Module):
 
     def begin_step(self) -> None:
         """Announce a training step to mechanisms that count them: a step may call attention several times."""
-        for one in self.mechanisms:
-            getattr(one, "begin_step", lambda: None)()
+        for mechanism in self.mechanisms:
+            getattr(mechanism, "begin_step", lambda: None)()
 
     def new_caches(self) -> list[Any] | None:
         """Make one empty cache per layer for generation; None if a layer has no cache, and texts are then recomputed."""
-        if not all(hasattr(one, "new_cache") and "cache" in arguments_of(one) for one in self.mechanisms):
+        if not all(hasattr(part, "new_cache") and "cache" in arguments_of(part) for part in self.mechanisms):
             return None
-        return [one.new_cache() for one in self.mechanisms]  # type: ignore[operator]
+        return [part.new_cache() for part in self.mechanisms]  # type: ignore[operator]
 
     def hidden(
         self,

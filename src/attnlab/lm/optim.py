@@ -187,14 +187,14 @@ def state_tensors(optimizers: dict[str, torch.optim.Optimizer]) -> dict[str, Ten
     Parameters that were never used have zeros, the state in which their optimizer begins.
     """
     states = {name: optimizer.state_dict()["state"] for name, optimizer in optimizers.items()}
-    found = {}
+    tensors = {}
     for name, index, key, parameter in _entries(optimizers):
         entry = states[name].get(index)
         if entry:
-            found[f"{name}/{index}/{key}"] = entry[key]
+            tensors[f"{name}/{index}/{key}"] = entry[key]
         else:
-            found[f"{name}/{index}/{key}"] = torch.zeros(()) if key == "step" else torch.zeros_like(parameter)
-    return found
+            tensors[f"{name}/{index}/{key}"] = torch.zeros(()) if key == "step" else torch.zeros_like(parameter)
+    return tensors
 
 
 def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
@@ -213,5 +213,5 @@ def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, 
             raise CheckpointError(f"the optimizer's state '{name}' holds NaN or infinity: use an older checkpoint")
         optimizer, index, key = name.split("/")
         states[optimizer].setdefault(int(index), {})[key] = value
-    for name, one in optimizers.items():
-        one.load_state_dict({**one.state_dict(), "state": states[name]})
+    for name, target in optimizers.items():
+        target.load_state_dict({**target.state_dict(), "state": states[name]})

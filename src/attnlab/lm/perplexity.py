@@ -142,11 +142,11 @@ def prefix_losses(model: LanguageModel, sentences: Sequence[list[int]]) -> list[
         for length, places in prefixes.items():
             rows = max(1, _AT_ONCE // length)
             for begin in range(0, len(places), rows):
-                some = places[begin : begin + rows]
-                read = torch.tensor([sentences[number][: at + 1] for number, at in some], device=model.device)
+                batch = places[begin : begin + rows]
+                read = torch.tensor([sentences[number][: at + 1] for number, at in batch], device=model.device)
                 hidden, aims = model.hidden(read[:, :-1])[:, -1], read[:, -1]
                 losses = vocabulary.token_losses(hidden, model.head.weight, aims).tolist()
-                for (number, _), loss in zip(some, losses, strict=True):
+                for (number, _), loss in zip(batch, losses, strict=True):
                     totals[number] += loss
     return [total / (len(ids) - 1) for total, ids in zip(totals, sentences, strict=True)]
 
@@ -154,13 +154,13 @@ def prefix_losses(model: LanguageModel, sentences: Sequence[list[int]]) -> list[
 def _alike(sentences: Sequence[Sequence[int]], width: int | None) -> list[list[int]]:
     """Indices of the sentences per batch: of equal length, unless all are padded to one width."""
     groups: dict[int, list[int]] = {}
-    for number in sorted(range(len(sentences)), key=lambda one: len(sentences[one])):
+    for number in sorted(range(len(sentences)), key=lambda number: len(sentences[number])):
         groups.setdefault(width or len(sentences[number]), []).append(number)
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     for length, numbers in groups.items():
         rows = max(1, _AT_ONCE // length)
-        found += [numbers[at : at + rows] for at in range(0, len(numbers), rows)]
-    return found
+        batches += [numbers[at : at + rows] for at in range(0, len(numbers), rows)]
+    return batches
 
 
 def _mean_losses(model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None) -> list[float]:
@@ -168,8 +168,8 @@ def _mean_losses(model: LanguageModel, sentences: Sequence[list[int]], pad: int,
     filled = torch.tensor([ids + [pad] * ((width or len(ids)) - len(ids)) for ids in sentences], device=model.device)
     counted = (torch.arange(filled.shape[1] - 1) < lengths[:, None]).to(model.device)
     hidden = model.hidden(filled[:, :-1], wanted=counted)
-    found = vocabulary.token_losses(hidden, model.head.weight, filled[:, 1:][counted])
-    sums = [part.double().sum() for part in found.cpu().split(lengths.tolist())]
+    losses = vocabulary.token_losses(hidden, model.head.weight, filled[:, 1:][counted])
+    sums = [part.double().sum() for part in losses.cpu().split(lengths.tolist())]
     return (torch.stack(sums) / lengths).tolist()
 
 
@@ -193,8 +193,8 @@ def probe(
     spaces: bool = False,
 ) -> list[Probe]:
     """Return sentences with their losses and perplexities."""
-    found = sentence_losses(model, tokenizer, sentences, longest, padded, spaces)
-    rows = zip(sentences, found.tokens, found.unknown, found.losses, strict=True)
+    scored = sentence_losses(model, tokenizer, sentences, longest, padded, spaces)
+    rows = zip(sentences, scored.tokens, scored.unknown, scored.losses, strict=True)
     return [Probe(*row, math.exp(row[-1])) for row in rows]
 
 
@@ -219,13 +219,13 @@ def _example_losses(model: LanguageModel, examples: Sequence[Example], pad: int)
     rows = max(1, _AT_ONCE // max(1, len(examples[0].ids)))
     with eval_mode(model), torch.inference_mode():
         for begin in range(0, len(examples), rows):
-            some = examples[begin : begin + rows]
-            ids, targets = (tensor.to(model.device) for tensor in collate(some, pad))
-            documents, counted = number_documents(some), targets != IGNORED
+            batch = examples[begin : begin + rows]
+            ids, targets = (tensor.to(model.device) for tensor in collate(batch, pad))
+            documents, counted = number_documents(batch), targets != IGNORED
             packed = documents.to(model.device) if documents is not None else None
             hidden = model.hidden(ids, wanted=counted, documents=packed)
             by_token = vocabulary.token_losses(hidden, model.head.weight, targets[counted]).cpu().double()
-            losses += [float(part.mean()) for part in by_token.split([one.end - one.start for one in some])]
+            losses += [float(part.mean()) for part in by_token.split([row.end - row.start for row in batch])]
     return losses
 
 

@@ -89,11 +89,11 @@ def _bar(label: str, console: Console) -> Iterator[Show]:
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
         bar = progress.add_task(label, total=1.0, meter="")
 
-        def step(one: Step) -> None:
-            meter.update(one)
-            progress.update(bar, completed=one.progress, meter=str(meter))
-            if one.sample is not None:
-                say(progress.console, _sampled(label, one))
+        def step(state: Step) -> None:
+            meter.update(state)
+            progress.update(bar, completed=state.progress, meter=str(meter))
+            if state.sample is not None:
+                say(progress.console, _sampled(label, state))
 
         def reading(share: float) -> None:
             progress.update(bar, completed=share if share < 1 else 0.0, meter="tokenising, once" if share < 1 else "")
@@ -106,15 +106,15 @@ def _lines(label: str, console: Console) -> Show:
     meter = Meter()
     shown = [0]
 
-    def step(one: Step) -> None:
-        meter.update(one)
-        if one.progress * LINES >= shown[0] and meter.tokens_per_second:
-            shown[0] = int(one.progress * LINES) + 1
-            say(console, f"{label}: {share_done(one.progress):>5}  {meter}")
-        elif one.dev_loss is not None:
-            say(console, f"{label}: {share_done(one.progress):>5}  step {one.step:,}: {validation(one)}")
-        if one.sample is not None:
-            say(console, _sampled(label, one))
+    def step(state: Step) -> None:
+        meter.update(state)
+        if state.progress * LINES >= shown[0] and meter.tokens_per_second:
+            shown[0] = int(state.progress * LINES) + 1
+            say(console, f"{label}: {share_done(state.progress):>5}  {meter}")
+        elif state.dev_loss is not None:
+            say(console, f"{label}: {share_done(state.progress):>5}  step {state.step:,}: {validation(state)}")
+        if state.sample is not None:
+            say(console, _sampled(label, state))
 
     read = [time.monotonic() + PAUSE]
 

@@ -76,9 +76,9 @@ class Shard:
     def find(self, token: int, begin: int) -> int | None:
         """Return the first position of a token from `begin` on."""
         for at in range(begin, len(self), 2**20):
-            found = np.flatnonzero(self.read(np.array([at]), min(2**20, len(self) - at))[0] == token)
-            if len(found):
-                return at + int(found[0])
+            places = np.flatnonzero(self.read(np.array([at]), min(2**20, len(self) - at))[0] == token)
+            if len(places):
+                return at + int(places[0])
         return None
 
 

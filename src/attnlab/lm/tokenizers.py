@@ -107,8 +107,8 @@ class Tokenizer:
         text = text.translate(_SPECIAL)
         if self.kind == "bpe" and not self.space:
             return list(self.backend.encode(text).ids)
-        found: list[int] = self._encode_marked(self.space + text if text else text).tolist()
-        return found
+        ids: list[int] = self._encode_marked(self.space + text if text else text).tolist()
+        return ids
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -146,7 +146,7 @@ class Tokenizer:
             new, backend = list(missing), self.backend
             coded = backend.encode_batch_fast(new) if len(new) >= _MANY else map(backend.encode, new)
             known.update(
-                (chunk, np.array(one.ids, self.dtype).tobytes()) for chunk, one in zip(new, coded, strict=True)
+                (chunk, np.array(code.ids, self.dtype).tobytes()) for chunk, code in zip(new, coded, strict=True)
             )
         coded_text = b"".join(map(known.__getitem__, chunks))
         for chunk in missing:
@@ -271,10 +271,10 @@ def _words(texts: Iterable[str], vocab_size: int, min_count: int) -> tokenizers.
 
 
 def _characters(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    found = {"\n"}  # the corpus contains line ends too
+    characters = {"\n"}  # the corpus contains line ends too
     for text in texts:
-        found.update(text)
-    symbols = [PAD, MASK, *sorted(found)]
+        characters.update(text)
+    symbols = [PAD, MASK, *sorted(characters)]
     if 0 < vocab_size < len(symbols):
         raise ConfigError(
             f"the corpus needs {len(symbols)} symbols, {MASK} and {PAD} included, and model.vocab_size is {vocab_size}:"

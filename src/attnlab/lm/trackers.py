@@ -112,9 +112,9 @@ class Trackers:
         """Log a row of metrics.jsonl, unless it is to be left out."""
         if not self.trackers or (step % EVERY and "dev_loss" not in row):
             return
-        named = {f"dev/{key[4:]}" if key.startswith("dev_") else f"train/{key}": one for key, one in row.items()}
-        numbers = {key: float(one) for key, one in named.items() if isinstance(one, int | float)}
-        texts = {key: one for key, one in named.items() if isinstance(one, str)}
+        named = {f"dev/{key[4:]}" if key.startswith("dev_") else f"train/{key}": value for key, value in row.items()}
+        numbers = {key: float(value) for key, value in named.items() if isinstance(value, int | float)}
+        texts = {key: value for key, value in named.items() if isinstance(value, str)}
         for name in list(self.trackers):
             self._try(name, lambda tracker: tracker.log(step, numbers, texts))
 

@@ -112,9 +112,9 @@ def split_by_length(rows: Sequence[Example], most: int, overhead: float = _COST_
     costs, begins = np.zeros(len(ordered) + 1), [0]
     for end, longest in enumerate(ordered, start=1):
         first = max(0, end - most)
-        found = costs[first:end] + overhead + (len(longest.ids) - 1) * np.arange(end - first, 0, -1)
-        begins.append(first + int(found.argmin()))
-        costs[end] = found.min()
+        totals = costs[first:end] + overhead + (len(longest.ids) - 1) * np.arange(end - first, 0, -1)
+        begins.append(first + int(totals.argmin()))
+        costs[end] = totals.min()
     cuts = [len(ordered)]
     while cuts[-1]:
         cuts.append(begins[cuts[-1]])

@@ -55,13 +55,13 @@ def split_words(text: str) -> list[str]:
     if _is_spaced(words):
         return words
     text = text.translate(_TYPOGRAPHY)
-    found: list[str] = []
+    pieces: list[str] = []
     for match in _TOKEN.finditer(text):
         if match["stop"] and not _is_abbreviation(match["word"], text[match.end() :]):
-            found += [match["word"], "."]
+            pieces += [match["word"], "."]
         else:
-            found.append(match.group())
-    return found
+            pieces.append(match.group())
+    return pieces
 
 
 def _is_abbreviation(word: str, rest: str) -> bool:
@@ -85,12 +85,12 @@ def word_lengths(lines: Iterable[str], width: int = 5) -> tuple[dict[str, int], 
 
 def split_sentences(text: str) -> list[str]:
     """Return the sentences of a paragraph; a full stop that is part of a word ends a sentence only at the very end."""
-    found, begin = [], 0
+    sentences, begin = [], 0
     for match in _SENTENCE_END.finditer(text):
         word = text[begin : match.start()].rsplit(None, 1)[-1:]
         if match.group() == "." and word and _is_abbreviation(word[0].lstrip("\"'(["), text[match.end() :]):
             continue
-        found.append(text[begin : match.end()].strip())
+        sentences.append(text[begin : match.end()].strip())
         begin = match.end()
-    found.append(text[begin:].strip())
-    return [sentence for sentence in found if sentence]
+    sentences.append(text[begin:].strip())
+    return [sentence for sentence in sentences if sentence]

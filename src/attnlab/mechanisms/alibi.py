@@ -62,7 +62,7 @@ class Alibi(Attention):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
         place = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)
         charge = (self.slopes[:, None] * place).expand(q.shape[:3])[..., None]
-        one = torch.ones_like(charge)
-        wide_q = torch.cat([one, -charge, q * q.shape[-1] ** -0.5], dim=-1)
-        wide_k = torch.cat([charge, one, k], dim=-1)
+        ones = torch.ones_like(charge)
+        wide_q = torch.cat([ones, -charge, q * q.shape[-1] ** -0.5], dim=-1)
+        wide_k = torch.cat([charge, ones, k], dim=-1)
         return ops.fused_attention(wide_q, wide_k, v, padding, True, dropout, scale=1.0)

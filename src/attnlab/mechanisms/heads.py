@@ -193,7 +193,7 @@ class Attention(nn.Module):
     def tapped(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
         """Pass through the taps, whose layout is [batch, token, head, ...], as is usual in the field."""
         taps = zip((self.hook_q, self.hook_k, self.hook_v), (q, k, v), strict=True)
-        return [tap(one.transpose(1, 2)).transpose(1, 2) for tap, one in taps]
+        return [tap(x.transpose(1, 2)).transpose(1, 2) for tap, x in taps]
 
     def finish(self, z: Tensor) -> Tensor:
         """Concatenate and project the averages of the heads."""

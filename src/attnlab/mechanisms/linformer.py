@@ -73,7 +73,7 @@ class Linformer(Attention):
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """The same by computing the rows first: of the whole text, or of every block."""
         dropout = self.dropout if self.training else 0.0
-        hidden_k, hidden_v = (ops.blank(one, padding) for one in (k, v))
+        hidden_k, hidden_v = (ops.blank(x, padding) for x in (k, v))
         if not self.causal:
             rows = mixed(self.mix_keys, hidden_k), mixed(self.mix_values, hidden_v)
             return ops.fused_attention(q, *rows, None, False, dropout)

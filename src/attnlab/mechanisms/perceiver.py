@@ -93,8 +93,8 @@ class Perceiver(Attention):
         asking = self.asking().expand(k.shape[0], -1, -1, -1)
         may = None if padding is None else ~padding[:, None, None].expand(-1, -1, asking.shape[2], -1)
         together = max(1, AT_ONCE // (len(k) * k.shape[2] * asking.shape[2]))
-        parts = zip(*(one.split(together, dim=1) for one in (asking, k, both)), strict=True)
-        return torch.cat([ops.attention_pattern(a, some, may) @ b for a, some, b in parts], dim=1)
+        parts = zip(*(x.split(together, dim=1) for x in (asking, k, both)), strict=True)
+        return torch.cat([ops.attention_pattern(a, keys, may) @ b for a, keys, b in parts], dim=1)
 
     @ops.in_float32
     def before(self, scores: Tensor, both: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:

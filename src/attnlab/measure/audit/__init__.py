@@ -233,10 +233,10 @@ def answer(name: str, limit: float, asked: Iterable[Callable[[], Finding]]) -> C
 
 def _run_checks(subjects: Sequence[Subject], lengths: Sequence[int]) -> list[Check]:
     """Every question asked of every subject, at all lengths of the first and at two of the others."""
-    some = sorted({min((tokens for tokens in few(lengths) if tokens > 2), default=lengths[0]), max(not_long(lengths))})
+    pair = sorted({min((tokens for tokens in few(lengths) if tokens > 2), default=lengths[0]), max(not_long(lengths))})
 
     def ask(name: str, number: int) -> Callable[[], Finding]:
-        asked = some if number else lengths if name in _EVERY_LENGTH else few(lengths)
+        asked = pair if number else lengths if name in _EVERY_LENGTH else few(lengths)
         return lambda: beyond_rounding(*CHECKS[name], subjects[number], asked)
 
     return [
@@ -331,7 +331,7 @@ def audit_module(
         raise UserError(f"length must be at least 1, not {length}")
     if isinstance(module, LanguageModel):
         n_embd, vocab_size, length = None, module.config.vocab_size, min(length, module.config.block_size)
-        entries = [registry.find("mechanism", one) for one in module.config.mechanisms]
+        entries = [registry.find("mechanism", name) for name in module.config.mechanisms]
         defect = "; ".join(dict.fromkeys(entry.defect for entry in entries if entry.defect))
     width = n_embd or vocab_size
     if width is None:
@@ -344,16 +344,16 @@ def audit_module(
         torch.manual_seed(0)
         if not isinstance(module, nn.Module):
             return _audit(name, [subject(module, "as given")], length, _unknown_ties)
-        given, awake = own_copy(module), own_copy(module)
-        for one in (given, awake):
-            if isinstance(one, LanguageModel):
-                _narrow_head(one)
-        subjects = [subject(given, "as given")]
+        plain, awake = own_copy(module), own_copy(module)
+        for copy in (plain, awake):
+            if isinstance(copy, LanguageModel):
+                _narrow_head(copy)
+        subjects = [subject(plain, "as given")]
         if randomize_zero_init(awake):
             subjects.append(subject(awake, "with weights where it has zeros"))
 
         def ties(tokens: int) -> Finding:
-            return questions.tied(given, lambda: subjects[0].run(subjects[0].draw(2, tokens)))
+            return questions.tied(plain, lambda: subjects[0].run(subjects[0].draw(2, tokens)))
 
         return _audit(name, subjects, length, ties, defect)
 

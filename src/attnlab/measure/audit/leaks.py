@@ -43,16 +43,16 @@ class Setting:
         return f"{plural(self.tokens, 'token')}{scale}{padded}, {'train()' if self.training else 'eval()'}"
 
 
-def difference(one: Tensor, other: Tensor) -> float:
+def difference(first: Tensor, other: Tensor) -> float:
     """The largest distance between two tensors, relative to the largest number in them; 1 where only one is finite."""
-    both = one.isfinite() & other.isfinite()
-    if (one.isfinite() != other.isfinite()).any():
+    both = first.isfinite() & other.isfinite()
+    if (first.isfinite() != other.isfinite()).any():
         return 1.0
-    one, other = one.where(both, 0), other.where(both, 0)
-    if not one.numel():
+    first, other = first.where(both, 0), other.where(both, 0)
+    if not first.numel():
         return 0.0
-    size = max(one.abs().max().item(), other.abs().max().item())
-    return min((one - other).abs().max().item() / max(size, 1e-30), 2.0)
+    size = max(first.abs().max().item(), other.abs().max().item())
+    return min((first - other).abs().max().item() / max(size, 1e-30), 2.0)
 
 
 def _steps_between(before: Tensor, after: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def influence(subject: Subject, x: Tensor, asked: Sequence[int], seed: int = 0) 
     The gradient is that of the output's component in a random direction, which no dependence escapes. `x` is one
     text (1 T ...); copies of it in a batch serve several outputs at once.
     """
-    found = []
+    norms = []
     tokens = x.shape[1]
     at_once = max(1, min(_PAIRS // tokens**2, _NUMBERS // (tokens * subject.width)))
     for begin in range(0, len(asked), at_once):
@@ -148,16 +148,16 @@ def influence(subject: Subject, x: Tensor, asked: Sequence[int], seed: int = 0) 
             y = subject.run(copies, vectors)
             direction = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(seed)).to(y.dtype)
             outputs = (y[torch.arange(len(positions)), positions] @ direction).sum()
-        found.append(gradient_of(outputs, vectors).norm(dim=-1))
-    return torch.cat(found).nan_to_num(0, 0, 0)
+        norms.append(gradient_of(outputs, vectors).norm(dim=-1))
+    return torch.cat(norms).nan_to_num(0, 0, 0)
 
 
 def gradient_of(number: Tensor, vectors: Tensor) -> Tensor:
     """The gradient of a number with respect to vectors."""
-    found = torch.autograd.grad(number, vectors, allow_unused=True)[0] if number.requires_grad else None
-    if found is None:
+    gradient = torch.autograd.grad(number, vectors, allow_unused=True)[0] if number.requires_grad else None
+    if gradient is None:
         raise NotTested("no gradient flows from output to input")
-    return found
+    return gradient
 
 
 def future_share(influences: Tensor, asked: Sequence[int]) -> Tensor:
@@ -198,9 +198,9 @@ def worst(findings: Iterable[Finding]) -> Finding:
     every = list(findings)
     if not every:
         raise NotTested("no length that it accepts is long enough")
-    longest = max(len(one.by_position) for one in every)
-    columns = zip(*(one.by_position for one in every if len(one.by_position) == longest), strict=True)
-    first = max(every, key=lambda one: one.value)
+    longest = max(len(leak.by_position) for leak in every)
+    columns = zip(*(leak.by_position for leak in every if len(leak.by_position) == longest), strict=True)
+    first = max(every, key=lambda leak: leak.value)
     return Finding(first.value, first.says, tuple(max(column) for column in columns))
 
 

@@ -73,10 +73,10 @@ def future(subject: Subject, lengths: Sequence[int]) -> Finding:
         chosen += [
             Setting(tokens, training=mode, padded=True) for tokens in {ticks, max(lengths)} for mode in (False, True)
         ]
-    found = [_future_at(subject, one, one.tokens == ticks) for one in chosen]
+    leaks = [_future_at(subject, setting, setting.tokens == ticks) for setting in chosen]
     closely = [tokens for tokens in lengths if tokens > 1 and (tokens <= _ALL_CUTS or tokens == max(lengths))]
-    found += [_future_at_all_cuts(subject, Setting(tokens, rows=1)) for tokens in closely]
-    return worst(found)
+    leaks += [_future_at_all_cuts(subject, Setting(tokens, rows=1)) for tokens in closely]
+    return worst(leaks)
 
 
 def _future_at_all_cuts(subject: Subject, setting: Setting) -> Finding:
@@ -104,9 +104,9 @@ def gradient(subject: Subject, lengths: Sequence[int]) -> Finding:
     _must_be_causal(subject)
     ticks = ruler(lengths)
     return worst(
-        _gradient_at(subject, one, one.tokens == ticks)
-        for one in settings(subject, lengths)
-        if one.norm == 1 or (one.tokens == ticks and not one.training)
+        _gradient_at(subject, setting, setting.tokens == ticks)
+        for setting in settings(subject, lengths)
+        if setting.norm == 1 or (setting.tokens == ticks and not setting.training)
     )
 
 
@@ -128,7 +128,7 @@ def prefix(subject: Subject, lengths: Sequence[int]) -> Finding:
     """Is the output of the beginning of a text the beginning of the output, in both modes and at every length?"""
     _must_be_causal(subject)
     whole = (Setting(max(lengths), training=training, rows=1 if training else 2) for training in (False, True))
-    return worst(found for setting in whole for found in _prefix_at(subject, setting, lengths))
+    return worst(leak for setting in whole for leak in _prefix_at(subject, setting, lengths))
 
 
 def _prefix_at(subject: Subject, setting: Setting, lengths: Sequence[int]) -> Iterator[Finding]:
@@ -210,8 +210,8 @@ def _must_take_padding(subject: Subject) -> None:
 def padding(subject: Subject, lengths: Sequence[int]) -> Finding:
     """Does the content of hidden tokens affect others?"""
     _must_take_padding(subject)
-    chosen = [one for one in settings(subject, not_long(lengths)) if one.tokens > 1]
-    return worst(found for setting in chosen for found in _padding_at(subject, setting))
+    chosen = [setting for setting in settings(subject, not_long(lengths)) if setting.tokens > 1]
+    return worst(leak for setting in chosen for leak in _padding_at(subject, setting))
 
 
 def _padding_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
@@ -233,7 +233,7 @@ def _padding_leak(subject: Subject, setting: Setting, hidden: Tensor) -> Tensor:
     anew = subject.draw(len(hidden), setting.tokens, setting.norm, setting.seed + 500)
     other = replace_tokens(subject, x, hidden, setting, number=1)
     with subject.mode(setting.training):
-        y, free, after = (subject.run(one, padding=hidden).where(~hidden[..., None], 0) for one in (x, anew, other))
+        y, free, after = (subject.run(rows, padding=hidden).where(~hidden[..., None], 0) for rows in (x, anew, other))
     return relative(moved(y, after), moved(y, free), size_of(y))
 
 
@@ -252,10 +252,10 @@ def _padding_gradient(subject: Subject, setting: Setting, hidden: Tensor) -> flo
 def batch(subject: Subject, lengths: Sequence[int]) -> Finding:
     """Do the texts of a batch affect each other?"""
     return worst(
-        found
+        leak
         for setting in settings(subject, not_long(lengths))
         if setting.norm == 1
-        for found in _batch_at(subject, setting)
+        for leak in _batch_at(subject, setting)
     )
 
 
@@ -311,28 +311,28 @@ def train_eval(subject: Subject, lengths: Sequence[int]) -> Finding:
     """Are outputs and attention the same in train() and eval()?"""
     if subject.module is None:
         raise NotTested("a plain function has no modes")
-    return worst(found for tokens in lengths for found in _train_eval_at(subject, tokens, tokens in not_long(lengths)))
+    return worst(leak for tokens in lengths for leak in _train_eval_at(subject, tokens, tokens in not_long(lengths)))
 
 
 def _train_eval_at(subject: Subject, tokens: int, closely: bool) -> Iterator[Finding]:
     """One length: outputs, patterns where there are taps, and influences if it is tested closely."""
     x, asked = subject.draw(2, tokens), positions(tokens, 6, tokens) if closely else []
-    found = []
+    outputs = []
     for training in (False, True):
         with subject.mode(training):
             seen: dict[str, Tensor] = {"outputs": subject.run(x), **_pattern_of(subject, x)}
             with suppress(NotTested):
                 seen["influences"] = influence(subject, x[:1], asked) if asked else torch.zeros(1)
-            found.append(seen)
-    for name in found[0]:
-        apart = difference(found[0][name].detach(), found[1][name].detach())
+            outputs.append(seen)
+    for name in outputs[0]:
+        apart = difference(outputs[0][name].detach(), outputs[1][name].detach())
         yield Finding(apart, f"{name} in train() and eval() differ by {apart:.2g} ({plural(tokens, 'token')})")
 
 
 def repeat(subject: Subject, lengths: Sequence[int]) -> Finding:
     """Does the same text give the same numbers again, whatever the seed, and while its pattern is captured?"""
     return worst(
-        found for setting in settings(subject, lengths) if setting.norm == 1 for found in _repeat_at(subject, setting)
+        leak for setting in settings(subject, lengths) if setting.norm == 1 for leak in _repeat_at(subject, setting)
     )
 
 
@@ -363,7 +363,7 @@ def _count_bad(subject: Subject, x: Tensor, factor: float = 1.0, hidden: Tensor 
         aim = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
         sources = [vectors, *parameters]
         gradients = torch.autograd.grad((y * aim).sum(), sources, allow_unused=True) if y.requires_grad else []
-    return sum(int((~one.isfinite()).sum()) for one in (y, *gradients) if one is not None)
+    return sum(int((~tensor.isfinite()).sum()) for tensor in (y, *gradients) if tensor is not None)
 
 
 def large(subject: Subject, lengths: Sequence[int]) -> Finding:
@@ -412,21 +412,21 @@ def _shared(module: nn.Module, between_layers: bool) -> list[tuple[str, ...]]:
     """
     depth = 1 if between_layers else None
     places: defaultdict[object, list[str]] = defaultdict(list)
-    for name, one in module.named_modules(remove_duplicate=False):
-        if any(True for _ in one.parameters()):
-            places[id(one)].append(name)
-    found = [
+    for name, part in module.named_modules(remove_duplicate=False):
+        if any(True for _ in part.parameters()):
+            places[id(part)].append(name)
+    shared = [
         tuple(names)
         for names in places.values()
         if len(names) > 1 and (_in_several_layers(names, depth) or not between_layers)
     ]
-    inside = tuple(f"{name}." for names in found for name in names)
+    inside = tuple(f"{name}." for names in shared for name in names)
     weights: defaultdict[object, list[str]] = defaultdict(list)
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if parameter.numel() and not name.startswith(inside):
             weights[parameter.data_ptr()].append(name)
-    found += [tuple(names) for names in weights.values() if _in_several_layers(names, depth)]
-    return [names for names in found if not any(names[0].startswith(f"{above[0]}.") for above in found)]
+    shared += [tuple(names) for names in weights.values() if _in_several_layers(names, depth)]
+    return [names for names in shared if not any(names[0].startswith(f"{above[0]}.") for above in shared)]
 
 
 def _called_again(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, int]]:
@@ -440,10 +440,10 @@ def _called_again(module: nn.Module, run: Callable[[], object]) -> list[tuple[st
         return count
 
     handles = []
-    for name, one in module.named_modules():
-        parts = [part for part in one.modules() if part._parameters]
+    for name, part in module.named_modules():
+        parts = [part for part in part.modules() if part._parameters]
         if name and len(parts) > 1:
-            handles.append(one.register_forward_pre_hook(watch(name)))
+            handles.append(part.register_forward_pre_hook(watch(name)))
     try:
         run()
     finally:
@@ -455,9 +455,9 @@ def _called_again(module: nn.Module, run: Callable[[], object]) -> list[tuple[st
 
 def tied(module: nn.Module, run: Callable[[], object] | None = None, between_layers: bool = False) -> Finding:
     """How many objects or weights are used in several places, or only in several layers, and which."""
-    found = _shared(module, between_layers)
-    lines = [f"the same weights serve as {_listed(names)}" for names in found]
-    if run is not None and not found:
+    shared = _shared(module, between_layers)
+    lines = [f"the same weights serve as {_listed(names)}" for names in shared]
+    if run is not None and not shared:
         lines += [f"one pass goes {number} times through {name}" for name, number in _called_again(module, run)]
     return Finding(len(lines), "; ".join(_first(lines, 3)))
 

@@ -54,8 +54,8 @@ class Subject:
     def embedding(self) -> nn.Embedding | None:
         """The embedding of ids."""
         modules = () if self.module is None or not self.reads_ids else self.module.modules()
-        found = (one for one in modules if isinstance(one, nn.Embedding) and one.num_embeddings == self.width)
-        return next(found, None)
+        embeddings = (part for part in modules if isinstance(part, nn.Embedding) and part.num_embeddings == self.width)
+        return next(embeddings, None)
 
     def draw(self, rows: int, tokens: int, norm: float = 1.0, seed: int = 0) -> Tensor:
         """Random tokens, the same for a seed; `norm` is the standard deviation of a coordinate, which ids do not have."""
@@ -76,15 +76,15 @@ class Subject:
         self, tokens: Tensor, vectors: Tensor | None = None, padding: Tensor | None = None, cache: Any = None
     ) -> Tensor:
         """The outputs (B T E); `vectors` replace those of the tokens."""
-        given: dict[str, object] = {} if padding is None else {"padding": padding}
+        arguments: dict[str, object] = {} if padding is None else {"padding": padding}
         if cache is not None:
-            given["caches" if "caches" in self.takes else "cache"] = cache
+            arguments["caches" if "caches" in self.takes else "cache"] = cache
         if vectors is None or not self.reads_ids:
-            out = _tensor_of(self.call(tokens if vectors is None else vectors, **given))
+            out = _tensor_of(self.call(tokens if vectors is None else vectors, **arguments))
         else:
             assert self.embedding is not None
             with _fed(self.embedding, vectors):
-                out = _tensor_of(self.call(tokens, **given))
+                out = _tensor_of(self.call(tokens, **arguments))
         if out.ndim != 3 or out.shape[:2] != tokens.shape[:2]:
             raise UserError(
                 f"the output must have one vector per token, {tokens.shape[0]} x {tokens.shape[1]} x width,"
@@ -156,11 +156,11 @@ def own_copy(module: nn.Module) -> nn.Module:
         raise UserError(
             f"the module cannot be copied ({type(error).__name__}): audit a function instead, lambda x: module(x)"
         ) from None
-    for one in module.modules():
-        if isinstance(one, nn.modules.dropout._DropoutNd):
-            one.p = 0.0
-        elif isinstance(getattr(one, "dropout", None), float):
-            one.dropout = 0.0  # type: ignore[assignment]
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        elif isinstance(getattr(part, "dropout", None), float):
+            part.dropout = 0.0  # type: ignore[assignment]
     return module
 
 
@@ -169,7 +169,7 @@ def randomize_zero_init(module: nn.Module) -> bool:
 
     Returns whether there were any.
     """
-    asleep = [one for one in module.parameters() if one.requires_grad and one.numel() and not one.any()]
+    asleep = [weight for weight in module.parameters() if weight.requires_grad and weight.numel() and not weight.any()]
     for parameter in asleep:
         nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 0.5)
     return bool(asleep)
@@ -219,7 +219,7 @@ def all_forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
     changed: list[tuple[_Options, _Options]] = [({}, options) for options in _alternatives(entry)]
     one_way = [({}, {}), (_BACKBONE, {}), *changed] if entry.causal else []  # what the backbone passes, and options
     both_ways = [({}, {}), *changed] if entry.accepts("causal") or not entry.causal else []
-    asked = [*((True, *one) for one in one_way), *((False, *one) for one in both_ways)]
+    asked = [*((True, *form) for form in one_way), *((False, *form) for form in both_ways)]
     subjects, notes = [], []
     for seed, (causal, shared, options) in enumerate(asked):
         words = [name if value is True else f"{name}={value}" for name, value in {**shared, **options}.items()]

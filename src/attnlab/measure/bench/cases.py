@@ -208,12 +208,12 @@ def on_heads(
 ) -> Work:
     """Work on queries, keys and values; `shapes` are heads and width of each, where they differ from those of the case."""
     shapes = shapes or [(case.n_head, case.n_embd // case.n_head)] * 3
-    given = tuple(
+    tensors = tuple(
         inputs.get(role, case.batch, heads, case.tokens, width)
         for role, (heads, width) in zip("qkv", shapes, strict=True)
     )
     gradient = inputs.get("gradient", case.batch, case.n_head, case.tokens, shapes[2][1])
-    return Work(call, given, gradient, tuple(learned))
+    return Work(call, tensors, gradient, tuple(learned))
 
 
 def _whole_module(case: Case, inputs: Inputs) -> Work:
