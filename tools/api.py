@@ -43,6 +43,14 @@ PUBLIC = {
         "Tensor functions that mechanisms share.",
         ("split_heads", "visible", "masked_softmax", "attention_pattern", "fused_attention"),
     ),
+    "attnlab.tasks": (
+        "What every training objective is made of: [a task of your own](your-own.md).",
+        ("Task", "TaskData", "Example"),
+    ),
+    "attnlab.studies.study": (
+        "What every study is made of: [a study of your own](your-own.md#a-study-of-your-own).",
+        ("Study", "Training", "study", "Outcome"),
+    ),
     "attnlab.studies.recall": (
         "The main study: `Recall(...).begin(folder, console)`; [recall](recall.md).",
         ("Recall", "RecallResult"),
@@ -51,6 +59,7 @@ PUBLIC = {
         "Known, withheld and invented names, run like recall: [trust](trust.md).",
         ("Trust", "TrustResult"),
     ),
+    "attnlab.studies.compare": ("Comparisons, run like recall: [comparing](comparing.md).", ("Compare",)),
     "attnlab.studies.why": ("Why reading helps: [why](why.md).", ("Why", "WhyResult")),
     "attnlab.report": ("Results as documents: HTML, Markdown, JSON, CSV, LaTeX and terminal.", ()),
     "attnlab.report.document": (
