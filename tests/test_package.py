@@ -46,7 +46,9 @@ def understood(command: str) -> bool:
     words = shlex.split(command)
     if words[0] == "torchrun":
         words = words[words.index("attnlab") :]
-    if words[1:2] == ["run"] and ".py:" in words[2]:  # a study of the reader's own, whose options are its own
+    if words[1:2] == ["run"] and ".py:" in "".join(
+        words[2:3]
+    ):  # a study of the reader's own, whose options are its own
         return True
     return callable(cli.app.parse_args(with_study(respell(words[1:])), exit_on_error=False, print_error=False)[0])
 

@@ -51,6 +51,10 @@ PUBLIC = {
         "What every study is made of: [a study of your own](your-own.md#a-study-of-your-own).",
         ("Study", "Training", "study", "Outcome"),
     ),
+    "attnlab.studies.options": (
+        "Options that studies and commands share.",
+        ("Corpus", "Facts", "Exam", "about", "default"),
+    ),
     "attnlab.studies.recall": (
         "The main study: `Recall(...).begin(folder, console)`; [recall](recall.md).",
         ("Recall", "RecallResult"),
@@ -62,9 +66,24 @@ PUBLIC = {
     "attnlab.studies.compare": ("Comparisons, run like recall: [comparing](comparing.md).", ("Compare",)),
     "attnlab.studies.why": ("Why reading helps: [why](why.md).", ("Why", "WhyResult")),
     "attnlab.report": ("Results as documents: HTML, Markdown, JSON, CSV, LaTeX and terminal.", ()),
+    "attnlab.report.parts": ("Cells and frames that reports share.", ("StudyResult", "columns", "report_of")),
     "attnlab.report.document": (
         "The blocks of a document.",
-        ("Document", "Section", "Table", "Chart", "HeatMap", "Heads", "Text", "Facts", "Code", "Answers"),
+        (
+            "Document",
+            "Section",
+            "Table",
+            "Row",
+            "Cell",
+            "section",
+            "Chart",
+            "HeatMap",
+            "Heads",
+            "Text",
+            "Facts",
+            "Code",
+            "Answers",
+        ),
     ),
     "attnlab.hf": (
         "Hugging Face: [classify](classify.md), [exchange](exchange.md).",
