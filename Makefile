@@ -33,7 +33,7 @@ faults: setup
 
 # Comparisons on a Ray cluster of this machine, with workers that are killed: docs/scale.md.
 cluster: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster tests/hf/test_search_study.py
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster
 
 # Tests that start, stop or measure processes: several for one model (also compiled), kills, marking, memory. A few minutes.
 processes: setup
