@@ -73,7 +73,7 @@ CHAIN = (
         "compare",
         (),
         (
-            *("compare", "dot", "linear", "--task", "recall", "--seeds", "1", "--jobs", "1"),
+            *("compare", "dot", "linear", "--task", "recall", "--seeds", "1", "--workers", "1"),
             *(*DATA, *EXAM, "--out", "compare"),
         ),
     ),

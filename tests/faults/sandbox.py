@@ -19,9 +19,8 @@ import re
 import resource
 import signal
 import struct
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,8 +54,8 @@ class Outcome:
     @property
     def refused(self) -> bool:
         """Whether it ended in one line that names a mistake, not in a traceback or an unexpected error."""
-        said = [line for line in self.err.splitlines() if not line.startswith("note: ")]
-        return self.code in (1, 2) and len(said) == 1 and said[0].startswith("attnlab: ")
+        lines = [line for line in self.err.splitlines() if not line.startswith("note: ")]
+        return self.code in (1, 2) and len(lines) == 1 and lines[0].startswith("attnlab: ")
 
     def __str__(self) -> str:
         return f"code {self.code}, {self.err.strip()[-400:] or self.out.strip()[-200:]!r}"
@@ -178,7 +177,7 @@ def place() -> str:
     while frame is not None:
         name = frame.f_code.co_filename
         if "/attnlab/" in name:
-            if not name.endswith(("/attnlab/runs.py", "/attnlab/folders.py")):
+            if not name.endswith(("/store/runs.py", "/store/folders.py")):
                 return f"{name.rpartition('/attnlab/')[2]}:{frame.f_lineno}{called}"
             called = f" {frame.f_code.co_name}:{frame.f_lineno}{called}"
         frame = frame.f_back
@@ -186,35 +185,38 @@ def place() -> str:
 
 
 class Forked:
-    """Stands in for the subprocess.Popen of a comparison's jobs."""
+    """Stands in for the child process of a comparison's job."""
 
-    def __init__(self, command: Sequence[str], stdout: Any, **_: Any) -> None:
+    def __init__(self, command: workers.Command) -> None:
         self.returncode: int | None = None
         sys.stdout.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.setsid()
-            os.dup2(stdout.fileno(), 1)
-            os.dup2(stdout.fileno(), 2)
-            leave(lambda: job.main(list(command[command.index(job.__name__) + 1 :])))
+        with command.log.open("ab") as log:
+            self.pid = os.fork()
+            if self.pid == 0:
+                os.setsid()
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+                leave(lambda: job.main(list(command.arguments)))
 
     def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
         return self._wait(os.WNOHANG)
 
-    def wait(self, timeout: float | None = None) -> int | None:
-        return self._wait(0)
+    def interrupt(self) -> None:
+        """Ask it to save its state and end."""
+        os.kill(self.pid, signal.SIGINT)
+
+    def end(self) -> None:
+        """Kill it, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._wait(0)
 
     def _wait(self, options: int) -> int | None:
         if self.returncode is None:
-            found, status = os.waitpid(self.pid, options)
-            self.returncode = os.waitstatus_to_exitcode(status) if found else None
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
 
 
 def leave(work: Callable[[], Any], after: Callable[[], Any] | None = None) -> None:
@@ -279,7 +281,7 @@ def start(
     home = str(root / "home")
     os.environ |= {"HOME": home, "XDG_CACHE_HOME": f"{home}/cache", "XDG_STATE_HOME": f"{home}/state"}
     torch.set_num_threads(1)
-    workers.subprocess = type("Fake", (), {"Popen": Forked, "DEVNULL": subprocess.DEVNULL})  # type: ignore[assignment]
+    workers.Command.start = lambda command: Forked(command)  # type: ignore[method-assign,assignment,return-value]
     jobs.PAUSE = workers.PAUSE = 0.02
     if strike:
         inject(root, strike)
