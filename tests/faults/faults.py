@@ -86,7 +86,9 @@ def torn(golden: Golden, short: bool) -> list[Task]:
     tails += [whole + tail for tail in (b"\0" * 40, b"{", b"\n", b'{"step": 9}\n', b"\xff\xfe")]
     found = [Task("torn last lines", repr(tail[-40:]), partial(recorded, golden, tail)) for tail in tails]
     for number in range(len(lines)):
-        bad = b"".join((*lines[:number], lines[number].replace(b'"loss": ', b'"loss": 1'), *lines[number + 1 :]))
+        line = lines[number].replace(b'"loss":', b'"loss":1')
+        assert line != lines[number]
+        bad = b"".join((*lines[:number], line, *lines[number + 1 :]))
         found.append(Task("damage in the middle", f"line {number + 1}", partial(recorded, golden, bad, True)))
     return found[:: 60 if short else 1]
 
