@@ -9,14 +9,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnlab.errors import DataError
-from attnlab.supervisor import Child, Died, Done, Item, Limits, MemoryExceeded, Raised, TimeExceeded, Unreadable, run
+from attnlab.supervisor import (
+    NO_LIMITS,
+    Child,
+    Died,
+    Done,
+    Item,
+    Limits,
+    MemoryExceeded,
+    Raised,
+    TimeExceeded,
+    Unreadable,
+)
 
 MEGABYTE = 2**20
 
@@ -101,6 +113,12 @@ def search_path() -> list[str]:
     return [*sys.path, str(Path.cwd())]
 
 
+def run(function: Callable[..., Any], *arguments: Any, limits: Limits = NO_LIMITS) -> Any:
+    """The value of a function, computed in a child of its own."""
+    with Child() as child:
+        return child.call(function, *arguments, limits=limits)
+
+
 def is_running(pid: int) -> bool:
     """Whether a process runs; one that has ended and waits to be collected does not."""
     try:
@@ -126,7 +144,7 @@ def test_arguments_and_values_are_records() -> None:
         assert child.call(os.getpid) == child.pid
         with pytest.raises(TypeError, match="no function of a module"):
             child.call(lambda: None)
-        with pytest.raises(TypeError, match="cannot be sent"):
+        with pytest.raises(TypeError, match="cannot be part of a record"):
             child.call(double, object())
 
 
@@ -296,7 +314,8 @@ def test_the_command_of_a_confined_child_is_replaced() -> None:
         seen.append((command, folder))
         return ["env", "ATTNLAB_CANARY=here", *command]
 
-    assert run(os.getenv, "ATTNLAB_CANARY", confine=confine) == "here"
+    with Child(confine=confine) as child:
+        assert child.call(os.getenv, "ATTNLAB_CANARY") == "here"
     assert seen[0][0][:2] == [sys.executable, "-P"]
 
 

@@ -25,7 +25,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from typing import Any, Self, TypeVar, get_type_hints
 import msgspec
 
 from attnlab.errors import AttnlabError
+from attnlab.store import records
 
 _START_SECONDS = 300.0  # to start and import
 _TAIL = 2**16  # bytes of output that are kept
@@ -145,31 +145,8 @@ def _descendants(kind: type[AttnlabError]) -> Iterator[type[AttnlabError]]:
 
 
 def _encode(message: msgspec.Struct) -> bytes:
-    try:
-        payload = msgspec.msgpack.encode(message, enc_hook=_plain)
-    except UnicodeEncodeError:  # half of a surrogate pair, as in names of files that are not UTF-8
-        payload = msgspec.msgpack.encode(_encodable(msgspec.to_builtins(message, enc_hook=_plain)))
+    payload = records.encode_message(message)
     return len(payload).to_bytes(_HEADER, "big") + payload
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encodable(item) for item in value]
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"a {type(value).__name__} cannot be sent to another process")
-
-
-def _restore(kind: Any, value: Any) -> Any:
-    if kind is Path:
-        return Path(value)
-    raise NotImplementedError
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -184,7 +161,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _convert(value: Any, kind: Any) -> Any:
     try:
-        return msgspec.convert(value, kind, dec_hook=_restore)
+        return records.convert(kind, value)
     except (TypeError, NotImplementedError):  # the type of no record, such as that of an iterator
         return value
 
@@ -265,7 +242,7 @@ class Child:
         self._received = bytearray()
         self._ready, self._deadline = False, time.monotonic() + _START_SECONDS
         self._limits, self._returns = NO_LIMITS, Any
-        self._tail: deque[bytes] = deque(maxlen=2)
+        self._tail = b""
         if self._process.stdout:
             threading.Thread(target=self._drain, args=(self._process.stdout,), daemon=True).start()
 
@@ -342,7 +319,7 @@ class Child:
 
     def tail(self) -> str:
         """The end of its output."""
-        return b"".join(self._tail)[-_TAIL:].decode(errors="replace")
+        return self._tail.decode(errors="replace")
 
     def how_it_ended(self) -> str:
         """Wait for its end, and say what ended it."""
@@ -401,20 +378,7 @@ class Child:
         """Keep the last output: it is read as it comes, so that the child never waits."""
         with stream:
             while chunk := stream.read1(_TAIL):
-                last = self._tail.pop() if self._tail else b""
-                self._tail.append((last + chunk)[-_TAIL:])
-
-
-def run(
-    function: Callable[..., _T],
-    *arguments: Any,
-    limits: Limits = NO_LIMITS,
-    imports: Sequence[str] = (),
-    confine: Confine = unconfined,
-) -> _T:
-    """The value of a function of a module, computed in a child process of its own."""
-    with Child(imports=imports, confine=confine) as child:
-        return child.call(function, *arguments, limits=limits)
+                self._tail = (self._tail + chunk)[-_TAIL:]
 
 
 # In the child

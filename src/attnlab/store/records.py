@@ -1,4 +1,4 @@
-"""Frozen records as JSON, and back: results, plans and measurements are written and read here only.
+"""Frozen records as JSON or as messages between processes, and back: all that is written is written and read here only.
 
 A record is a frozen dataclass (or a msgspec.Struct, where a union is told apart by a tag). JSON has no number for NaN and
 infinity: they are written as null, so a field that may hold them is declared as `float | None`.
@@ -25,10 +25,19 @@ def encode(record: Any) -> bytes:
 
 def encode_line(record: Any) -> bytes:
     """Return a record as one line of JSON."""
+    return _encode(msgspec.json.Encoder(enc_hook=_plain_value), record)
+
+
+def encode_message(record: Any) -> bytes:
+    """Return a record as msgpack, for another process."""
+    return _encode(msgspec.msgpack.Encoder(enc_hook=_plain_value), record)
+
+
+def _encode(encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder, record: Any) -> bytes:
     try:
-        return msgspec.json.encode(record, enc_hook=_plain_value)
+        return encoder.encode(record)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_encodable(msgspec.to_builtins(record, enc_hook=_plain_value)))
+        return encoder.encode(_encodable(plain(record)))
 
 
 def _plain_value(value: Any) -> Any:
@@ -37,7 +46,7 @@ def _plain_value(value: Any) -> Any:
         return str(value)
     if hasattr(value, "item"):
         return value.item()
-    raise NotImplementedError(f"no JSON for {type(value).__name__}")
+    raise TypeError(f"a {type(value).__name__} cannot be part of a record")
 
 
 def _encodable(value: Any) -> Any:
@@ -65,15 +74,15 @@ def read(kind: type[T], path: Path) -> T:
 
 
 def _restored_value(kind: type, value: Any) -> Any:
-    """Restore a value that JSON does not know: a path."""
+    """Restore a value that neither JSON nor msgpack knows: a path."""
     if kind is Path and isinstance(value, str):
         return Path(value)
-    raise NotImplementedError(f"{kind.__name__} is not read from JSON")
+    raise NotImplementedError(f"{kind.__name__} cannot be part of a record")
 
 
 def convert(kind: type[T], values: Any) -> T:
     """Read a record from plain values; ValueError names the field that does not fit."""
-    return msgspec.convert(values, kind)
+    return msgspec.convert(values, kind, dec_hook=_restored_value)
 
 
 def plain(record: Any) -> Any:
