@@ -17,6 +17,7 @@ from attnlab.inside.look import Guess, Layer, Reading, View
 from attnlab.lm.exams import Common
 from attnlab.report.document import Document
 from attnlab.report.parts import LossCurve, TrainedRun
+from attnlab.report.runs import ShownRun, SideBySide
 from attnlab.store.records import convert, plain
 from attnlab.studies import trust, why
 from attnlab.studies.recall import RecallResult, Row, outcome
@@ -426,31 +427,38 @@ def optimizers_result() -> Document:
 # Runs side by side, and one text inside a model
 
 
-def make_runs() -> Result:
-    def run(name: str, state: str, defect: str, **settings: Any) -> Result:
-        made = make_run(name, 40, 6.0, 2.0, random.Random(4))
-        values = {"loss": 2.0, "seconds": 12.0, "tokens": 160_000, "steps": 40, "accuracy": 0.625, "peak_memory": 512e6}
-        return {"name": name, "path": f"runs/{name}", "state": state, "progress": 0.4, "defect": defect} | {
-            "values": values,
-            "settings": {"stage": "pretrain", "seed": 1, **settings},
-            "metrics": made["metrics"],
-        }
+def make_runs() -> SideBySide:
+    def run(name: str, state: str, defect: str, **settings: Any) -> ShownRun:
+        return ShownRun(
+            name=name,
+            path=f"runs/{name}",
+            state=state,
+            progress=0.4,
+            defect=defect,
+            loss=2.0,
+            seconds=12.0,
+            tokens=160_000,
+            tokens_per_second=13_333.3,
+            steps=40,
+            parameters=3_383_296,
+            peak_memory=512_000_000,
+            settings={"stage": "pretrain", "seed": 1, **settings},
+            curve=convert(LossCurve, make_trained(name, 40, 6.0, 2.0, random.Random(4))["curve"]),
+        )
 
-    return {
-        "kind": "runs",
-        "study": "runs",
-        "title": "3 runs side by side",
-        "command": "attnlab report whole leaky stopped",
-        "finished": "2026-11-16",
-        "note": "The study s is not finished",
-        "differs": ["model.mechanism"],
-        "runs": [
+    return SideBySide(
+        title="3 runs side by side",
+        command="attnlab report whole leaky stopped",
+        finished="2026-11-16",
+        note="The study s is not finished",
+        differs=("model.mechanism",),
+        runs=(
             run("whole", "complete", "", **{"model.mechanism": "dot"}),
             run("leaky", "complete", "zero_mask: the future leaks", **{"model.mechanism": "zero_mask"}),
             run("stopped", "stopped", "", **{"model.mechanism": "linear"}),
-        ],
-        "environment": MACHINE,
-    }
+        ),
+        environment=MACHINE,
+    )
 
 
 def make_view(tokens: list[str] = TOKENS) -> View:

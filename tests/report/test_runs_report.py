@@ -142,7 +142,7 @@ def test_a_comparison_is_written_again_in_any_format(here: Path, capsys: pytest.
     (study / "result.json").write_text(json.dumps({"variants": []}))
     write_manifest(study, "study")
     assert call("report", "compare-1") == 1
-    assert "has no report here: use the version that wrote it" in capsys.readouterr().err
+    assert "result.json is damaged, or of another version" in capsys.readouterr().err
 
 
 def test_a_study_that_was_stopped_shows_its_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,8 @@ def equip(model: Model, folder: Path | str | None = None) -> Model:
     if folder is not None:
         tensors: dict[str, Tensor] = {}
         for path in sorted(Path(folder).glob("*.safetensors")):
-            tensors |= {name: tensor for name, tensor in read_tensors(path).items() if f".{_PLACE}." in name}
+            stored = read_tensors(path, written_by_attnlab=False)
+            tensors |= {name: tensor for name, tensor in stored.items() if f".{_PLACE}." in name}
         if missing := set(own) - set(tensors):
             raise UserError(
                 f"{folder} has no weights for {min(missing)}: it was saved without them, so train them again"
