@@ -143,7 +143,7 @@ def test_preview_counts_words_and_lengths() -> None:
     shown = preview(resolve("nano-words", given={"model": {"block_size": 128}}), "prose:50", None, 2)
     words = shown.words
     assert words is not None
-    assert words.sentences == sum(bar["sentences"] for bar in words.lengths) == 50
+    assert words.sentences == sum(bar.sentences for bar in words.lengths) == 50
     assert shown.tokens_per_epoch == words.tokens + 2 * 50
     assert 0 < words.unknown_share < 1
 

@@ -168,7 +168,7 @@ def show(run: _RunName, /, *, json: opt.Json = False) -> None:
 @_runs_app.command
 def delete(
     *folders: Annotated[str, about("Folders, or names in ./runs.")],
-    yes: Annotated[bool, about("Do not ask, for scripts.")] = False,
+    yes: Annotated[bool, about("Skip confirmation.")] = False,
 ) -> None:
     """Delete runs and studies, after asking.
 

@@ -16,7 +16,7 @@ from attnlab.studies.options import about
 def check(
     sheet: Annotated[Path, about("TOML file with the tasks.")],
     /,
-    *answers: Annotated[Path, about("Answer files, or folders of a file or folder per student.")],
+    *answers: Annotated[Path, about("Answer files, or a folder with one entry per student.")],
     csv: Annotated[Path | None, about("Also write the marks to this file; must not exist.")] = None,
     trust_code: Annotated[bool, about("Run the classes that students hand in; read them first.")] = False,
     json: opt.Json = False,

@@ -88,12 +88,12 @@ def _show_words(words: WordCounts, symbols: int) -> None:
         f" known with the special ones, {100 * words.unknown_share:.1f} % of the tokens unknown",
         "words per sentence:",
     )
-    most = max(bar["sentences"] for bar in words.lengths)
+    most = max(bar.sentences for bar in words.lengths)
     for bar in words.lengths:
-        if bar["to"] <= 100:
-            drawn = "█" * round(50 * bar["sentences"] / most)
-            say(f"{bar['from']:5}-{bar['to']:<4} {bar['sentences']:8,}  {drawn}".rstrip())
-    beyond = sum(bar["sentences"] for bar in words.lengths if bar["to"] > 100)
+        if bar.most <= 100:
+            drawn = "█" * round(50 * bar.sentences / most)
+            say(f"{bar.least:5}-{bar.most:<4} {bar.sentences:8,}  {drawn}".rstrip())
+    beyond = sum(bar.sentences for bar in words.lengths if bar.most > 100)
     if beyond:
         say(f"   over 100 {beyond:7,}")
 

@@ -34,13 +34,13 @@ def classify(
     ] = None,
     test: Annotated[Path | None, about("Test table, measured once when everything is chosen.")] = None,
     predict: Annotated[
-        Path | None, about("Train nothing: label these texts, one per line, by a saved --model.")
+        Path | None, about("Label these texts, one per line, with a saved --model; no training.")
     ] = None,
     out: Annotated[opt.Out | None, default("runs/classify-N")] = None,
     labels: Annotated[str | None, about("Names for labels, such as 1=positive,0=negative.")] = None,
     column: Annotated[Literal["label-first", "text-first"] | None, about("Column order, if not detected.")] = None,
     explain_batch: Annotated[
-        bool, about("Train nothing: show the first batch, and count padding and truncation.")
+        bool, about("Show the first batch, and count padding and truncation; no training.")
     ] = False,
     optimizers: Annotated[str | None, about("Compare optimizers, such as adamw,sgd,muon or adamw=3e-5,sgd.")] = None,
     seeds: Annotated[opt.Seeds | None, about("With --optimizers: trainings of each, or their seeds: 3,4,5.")] = None,

@@ -13,7 +13,7 @@ from attnlab.corpora import Corpus, RunningText
 from attnlab.lm.stages import Sources, learn_tokenizer, reads_running_text
 from attnlab.lm.tokenizers import Tokenizer, count_words
 from attnlab.lm.train import IGNORED, collate, count_ids, make_epoch
-from attnlab.lm.word_split import word_lengths
+from attnlab.lm.word_split import LengthBar, word_lengths
 from attnlab.tasks import Example, TaskData, UniformExamples, make_task, show
 
 NO_TARGET = "░"  # shown for a token that is not learned
@@ -27,7 +27,7 @@ class WordCounts:
     tokens: int
     distinct: int
     unknown_share: float
-    lengths: tuple[dict[str, int], ...]  # from, to, sentences
+    lengths: tuple[LengthBar, ...]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 _SEPARATE = frozenset({'"', "'", ".", ",", ";", ":", "?", "!", "'s", "'t", "'re", "'ve", "'ll", "'m", "'d"})
 
@@ -74,13 +75,20 @@ def _is_abbreviation(word: str, rest: str) -> bool:
     return continues is not None and (continues[1].isalpha() or word in _BEFORE_NUMBERS)
 
 
-def word_lengths(lines: Iterable[str], width: int = 5) -> tuple[dict[str, int], ...]:
-    """The bars of a histogram of the words per sentence, each `width` words wide: from, to, sentences."""
+@dataclass(frozen=True)
+class LengthBar:
+    """A bar of the histogram of words per sentence: sentences of `least` to `most` words."""
+
+    least: int
+    most: int
+    sentences: int
+
+
+def word_lengths(lines: Iterable[str], width: int = 5) -> tuple[LengthBar, ...]:
+    """The bars of a histogram of the words per sentence, each `width` words wide."""
     counts = Counter((len(split_words(line)) - 1) // width for line in lines)
-    return tuple(
-        {"from": place * width + 1, "to": place * width + width, "sentences": counts[place]}
-        for place in range(max(counts, default=-1) + 1)
-    )
+    places = range(max(counts, default=-1) + 1)
+    return tuple(LengthBar(place * width + 1, place * width + width, counts[place]) for place in places)
 
 
 def split_sentences(text: str) -> list[str]:

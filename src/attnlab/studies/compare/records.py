@@ -20,6 +20,7 @@ from attnlab.errors import UserError
 from attnlab.lm import stages
 from attnlab.lm.exams import Score
 from attnlab.lm.perplexity import Probe, SentenceLosses
+from attnlab.lm.word_split import LengthBar
 from attnlab.report.parts import LossCurve, StudyResult
 from attnlab.store import records
 from attnlab.store.folders import read_bytes, read_json
@@ -448,7 +449,7 @@ class ComparisonResult(StudyResult):
     explanation: tuple[Explanation, ...] = ()
     published: tuple[Published, ...] = ()
     text_quality: Quality | None = None
-    lengths: tuple[dict[str, int], ...] = ()  # a histogram of the words per sentence
+    lengths: tuple[LengthBar, ...] = ()  # a histogram of the words per sentence
     quick: bool = False
 
     @property
