@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from attnlab.store import usercode
 from verbs import call
 
 STUDY = """
@@ -102,3 +103,15 @@ def test_a_class_that_is_no_study_is_refused(own: str, capsys: pytest.CaptureFix
     Path("other.py").write_text("class Other:\n    pass\n")
     assert call("run", "other.py:Other", "--out", "study") == 2
     assert "is not a study" in capsys.readouterr().err
+
+
+def test_the_report_of_somebody_elses_study_does_not_run_its_code(
+    own: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("run", own, "--out", "study") == 130
+    assert call("resume", "study", "--trust-code") == 0
+    monkeypatch.setenv("XDG_STATE_HOME", str(Path("other").absolute()))  # of a user who has not trusted it
+    monkeypatch.setattr(usercode, "_named", set())
+    assert call("report", "study", "--out", "again") == 2
+    assert "you have not trusted it" in capsys.readouterr().err
+    assert not Path("again").exists()

@@ -34,7 +34,8 @@ def resume(folder: Path, console: Console, *, trust_code: bool = False) -> Outco
 
 
 def document_of(folder: Path) -> Document:
-    """The report of a finished study, from its stored result."""
+    """The report of a finished study, from its stored result; a class in a user's file runs only if it is trusted."""
     from attnlab.studies import study
 
+    usercode.require_named(study.own_code(folder))
     return study.load(folder).read_document(folder)

@@ -230,11 +230,16 @@ def load(folder: Path) -> Study[Any]:
     return records.decode(find(stored.study), bytes(stored.plan), folder / _STUDY)
 
 
-def code_of(folder: Path) -> list[str]:
-    """List the classes in users' files that a stored study names."""
+def own_code(folder: Path) -> list[str]:
+    """Return the class of a stored study if it is in a user's file."""
     stored = records.read(StoredStudy, folder / _STUDY)
-    named = code_named_in(records.decode(dict, bytes(stored.plan), folder / _STUDY))
-    return [*named, *([stored.study] if ".py:" in stored.study else [])]
+    return [stored.study] if ".py:" in stored.study else []
+
+
+def code_of(folder: Path) -> list[str]:
+    """List the classes in users' files that a stored study needs to train: its own, and those that its plan names."""
+    stored = records.read(StoredStudy, folder / _STUDY)
+    return [*code_named_in(records.decode(dict, bytes(stored.plan), folder / _STUDY)), *own_code(folder)]
 
 
 def checksums_of_files(paths: list[Path]) -> dict[str, str]:
