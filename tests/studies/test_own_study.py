@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from attnlab.cli.studies import run_app
 from attnlab.store import usercode
 from verbs import call
 
@@ -64,11 +66,13 @@ class Lengths(Study[LengthsResult]):
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     Path("mine.py").write_text(f"{STUDY}# {tmp_path}\n")  # files of the same content are loaded once per process
-    return "mine.py:Lengths"
+    yield "mine.py:Lengths"
+    for name in [name for name in run_app if ".py:" in name]:  # commands of this process, which others list
+        del run_app[name]
 
 
 def test_a_study_in_one_file_runs_resumes_and_reports(own: str, capsys: pytest.CaptureFixture[str]) -> None:
