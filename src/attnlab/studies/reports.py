@@ -81,7 +81,7 @@ class Reports(Training[ReportsResult]):
     """Repeat the recall experiments of the course reports.
 
     A model fine-tuned alone, one pretrained first, and one with a bottleneck (presets mingpt and
-    mingpt-perceiver). --epochs 650 is the full length: 21 hours on two cores.
+    mingpt-perceiver). --epochs 650 is the full length and takes many hours.
     """
 
     preset: opt.Hidden[str] = "mingpt"  # of the first two models
