@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from attnlab.errors import StorageError
@@ -76,17 +77,25 @@ def load_file(source: Path, module: str = "") -> ctypes.CDLL | None:
         return None
 
 
+def function(kernel: str, name: str, arguments: type[ctypes.Structure]) -> Callable[..., int]:
+    """A function of a kernel that can be loaded: it takes a struct and a range of rows, and returns 0 unless it failed."""
+    library = load(kernel)
+    assert library is not None
+    loaded = library[name]
+    loaded.argtypes = [ctypes.POINTER(arguments), ctypes.c_int64, ctypes.c_int64]
+    return loaded
+
+
 def _say(line: str) -> None:
     """Print one line for the user, from the main process only."""
     if is_main_process():
         sys.stderr.write(f"attnlab: {line}\n")
-        sys.stderr.flush()
 
 
 def find_library(source: Path, module: str = "") -> Path:
     """Return the path of the library, building it if needed."""
     compiler = find_compiler()
-    name = f"{source.stem}-{fingerprint(whole(source), compiler)}"
+    name = f"{source.stem}-{fingerprint(source, compiler)}"
     folder = private_folder()
     kept = [*folder.glob(f"{name}-*.so")]
     for path in kept:
@@ -132,7 +141,6 @@ def is_intact(path: Path) -> bool:
 
 
 def _content_hash(path: Path) -> str:
-
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -146,30 +154,24 @@ def find_compiler() -> tuple[str, ...]:
     for name in ("c++", "g++", "clang++"):
         if path := shutil.which(name):
             return (path,)
-    raise KernelError(
-        "there is no C++ compiler: install g++ or clang++, or set ATTNLAB_KERNELS=0 to hear no more of it"
-    )
+    raise KernelError("there is no C++ compiler: install g++ or clang++, or set ATTNLAB_KERNELS=0 to stop this message")
 
 
-def whole(source: Path) -> bytes:
-    """The source and the headers beside it."""
-    return b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
-
-
-def fingerprint(source: bytes, compiler: tuple[str, ...]) -> str:
-    """A hash of everything that a library depends on, 16 characters."""
+def fingerprint(source: Path, compiler: tuple[str, ...]) -> str:
+    """A hash of everything that a library depends on, with the headers beside its source; 16 characters."""
     version = run([*compiler, "--version"], "the compiler does not say its version")
-    parts = (source.decode(), *FLAGS, NATIVE, *compiler, version, processor())
+    texts = (path.read_text(encoding="utf-8") for path in (source, *sorted(source.parent.glob("*.h"))))
+    parts = (*texts, *FLAGS, NATIVE, *compiler, version, processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def processor() -> str:
     """The processor and its features: a home folder may be shared by machines that need different libraries."""
-    abilities = ""
+    features = ""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        abilities = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return f"{platform.machine()} {cpu_name()} {abilities}"
+        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {cpu_name()} {features}"
 
 
 def make(source: Path, target: Path, compiler: tuple[str, ...], module: str) -> Path:
@@ -193,7 +195,7 @@ def make(source: Path, target: Path, compiler: tuple[str, ...], module: str) -> 
 
 
 def run(command: list[str], failure: str) -> str:
-    """Return the output of a command, or raise KernelError with the first line of its error."""
+    """Return the output of a command, or raise KernelError with the last line of its error that names one."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -202,6 +204,5 @@ def run(command: list[str], failure: str) -> str:
         return done.stdout
     if done.returncode < 0:
         raise KernelError(f"{failure}: killed by {signal.Signals(-done.returncode).name}")
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    told = [line for line in lines if "rror" in line] or lines
-    raise KernelError(f"{failure}: {told[-1] if told else f'exit code {done.returncode}'}")
+    lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+    raise KernelError(f"{failure}: {([line for line in lines if 'rror' in line] or lines)[-1]}")

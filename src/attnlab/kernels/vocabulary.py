@@ -37,14 +37,9 @@ class Expected(NamedTuple):
 # In plain torch
 
 
-def _rows_at_once(words: int) -> int:
-    """The number of tokens whose logits are in memory together."""
-    return max(16, CHUNK // words)
-
-
 def plain_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradients: bool = True) -> Expected:
     """The reference; without `gradients`, only the logarithms of the sums are computed, and the rest is zero."""
-    size = _rows_at_once(len(weight))
+    size = max(16, CHUNK // len(weight))  # tokens whose logits are in memory together
     buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
     expected = Expected(hidden.new_empty(len(hidden)), torch.zeros_like(hidden), torch.zeros_like(weight))
     for at in range(0, len(hidden), size):
@@ -62,7 +57,7 @@ def plain_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], g
 # Compiled
 
 
-class _Problem(ctypes.Structure):
+class _Arguments(ctypes.Structure):
     """The struct of vocabulary.cpp."""
 
     _fields_ = (
@@ -73,20 +68,17 @@ class _Problem(ctypes.Structure):
 
 def compiled_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradients: bool = True) -> Expected:
     """The compiled version, with the tokens divided among as many threads as torch uses."""
-    library = build.load("vocabulary")
-    assert library is not None
     width = hidden.shape[1]
     hidden, weight = (ops.fill(x, -width % _LANES).contiguous() for x in (hidden, weight))
     logsum, of_hidden = hidden.new_empty(len(hidden)), torch.zeros_like(hidden)
-    foreign = library.vocabulary_softmax
-    foreign.argtypes = [ctypes.POINTER(_Problem), ctypes.c_int64, ctypes.c_int64]
+    call = build.function("vocabulary", "vocabulary_softmax", _Arguments)
 
     def work(begin: int, end: int) -> tuple[int, Tensor]:
         of_weight = torch.zeros_like(weight)  # one per thread, so that none writes into another's
         pointers = [x.data_ptr() for x in (hidden, weight, logsum, of_hidden, of_weight)]
         if not gradients:
             pointers[3:] = 0, 0
-        return foreign(_Problem(*pointers, len(weight), hidden.shape[1]), begin, end), of_weight
+        return call(_Arguments(*pointers, len(weight), hidden.shape[1]), begin, end), of_weight
 
     threads = 1 if len(hidden) * len(weight) < ALONE else torch.get_num_threads()
     failed, parts = zip(*in_parts(work, len(hidden), threads), strict=True)
