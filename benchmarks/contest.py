@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from attnlab.measure.bench.timing import Limits, measure, read_lengths, spare_me
 from attnlab.report.screen import show_all
 from attnlab.store.records import plain
 
-MAKER = f"{Path(__file__).resolve().with_name('peers.py')}:prepare_fields"
+IMPORTS = ("peers",)  # of the process that measures memory, which finds it through PYTHONPATH
 LENGTHS = "512,2048,8192,16384"
 LEVEL = 1.05  # times repeat to a few per cent
 PROPORTIONAL = 1.15  # the exponent of memory over length, with room for what does not grow
@@ -206,7 +207,7 @@ def judge_references(only: Sequence[str], limits: Limits) -> Iterator[Verdict]:
             cases = [case for case in cases if replace(case, path="reference") in cases]
             if not cases:
                 continue
-            result = measure(cases, [tokens], replace(limits, rounds=3), tell=tell, maker=MAKER)
+            result = measure(cases, [tokens], replace(limits, rounds=3), tell=tell, imports=IMPORTS)
             rows = {row.label: row for row in result.rows}
             setting = f"{tokens:,}, batch {batch}, {'causal' if causal else 'bidirectional'}"
             targets = [
@@ -229,7 +230,7 @@ def run_group(group: Group, only: Sequence[str], lengths: Sequence[int], limits:
     cases = cases_of(group, only)
     if not cases:
         return
-    result = measure(cases, group.lengths or lengths, limits, tell=tell, maker=MAKER)
+    result = measure(cases, group.lengths or lengths, limits, tell=tell, imports=IMPORTS)
     show_all(replace(result.document(), title=group.title), console)
     yield result
     for target in group.targets:
@@ -252,6 +253,8 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write everything to this file too")
     given = parser.parse_args()
+    folders = [str(Path(__file__).resolve().parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     only = [word.strip().lower() for word in given.only.split(",") if word.strip()]
     limits = Limits(seconds=given.seconds, memory=spare_memory(), rounds=5)
     found: list[BenchResult] = []

@@ -39,7 +39,7 @@ from attnlab.lm.model import count_parameters, meta_model
 from attnlab.lm.preview import preview
 from attnlab.measure.approximation import PROJECTED, Approximation
 from attnlab.measure.bench import ReachResult
-from attnlab.report.words import count, duration, figure, percent, span
+from attnlab.report.words import count, duration, figure, percent, sized, span
 from attnlab.store.folders import is_written, read_json
 from attnlab.store.records import convert
 from attnlab.studies.ready import PUBLISHED
@@ -435,14 +435,14 @@ def half_width(*deviations: float, draws: int, tests: int = 1) -> float:
 
 def reach(result: Result) -> Iterator[Row]:
     """C2."""
-    within = convert(ReachResult, result).reaches[0]
+    within = convert(ReachResult, result)
     tokens = {row.label: row.tokens for row in within.reached}
     guessed = {row.label: " (extrapolated)" for row in within.reached if not row.measured}
     for other, words in (("naive", "with all weights in memory"), ("SDPA", "fused")):
         ratio = tokens["bigbird"] / tokens[other]
         said = f"BigBird: 8 times longer texts than exact attention, {words}, in the same memory"
         lengths = (f"{name} {tokens[name]:,}{guessed.get(name, '')}" for name in ("bigbird", other))
-        found = f"{ratio:.3g} times; tokens in {within.budget}: {', '.join(lengths)}"
+        found = f"{ratio:.3g} times; tokens in {sized(within.budget)}: {', '.join(lengths)}"
         yield Row("C2", said, found, judge([8], ratio, better="higher"), result["command"])
 
 

@@ -11,7 +11,6 @@ import contextlib
 import io
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,8 +96,3 @@ PEERS: dict[str, Callable[[Case, Inputs], Work]] = {
     "perceiver-pytorch": perceiver_pytorch,
 }
 cases.EXTERNAL.update(PEERS)
-
-
-def prepare_fields(**fields: Any) -> Callable[[], object]:
-    """A step from the plain fields of a case, for the process that measures memory."""
-    return cases.prepare_fields(**fields)

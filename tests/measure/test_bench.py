@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import os
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,17 @@ from attnlab.measure.bench import (
     NAIVE,
     SDPA,
     BenchResult,
-    Budget,
-    BudgetResult,
     Conditions,
     Longest,
     Point,
     ReachResult,
     Row,
-    format_bytes,
     timing,
+    with_ratios,
 )
 from attnlab.measure.bench import cases as bench_cases
 from attnlab.measure.bench.cases import Case, Inputs, choose_cases, prepare
-from attnlab.measure.bench.memory import MemoryProbe, measurable, watch
-from attnlab.measure.bench.timing import Limits, Trials
+from attnlab.measure.bench.timing import Limits, Trials, measurable, watch
 from attnlab.report.document import Table
 from attnlab.report.text import as_markdown
 from attnlab.store import records
@@ -64,28 +62,41 @@ class Broken(Mean):
         raise KeyError("nothing here")
 """
 
-MAKERS = """
+STEPS = """
 import os
 import sys
 import torch
-from attnlab.measure.bench.cases import prepare_fields
+from attnlab.measure.bench.cases import EXTERNAL, Inputs, Work
 
-loaded = []
-def make(tokens, kind="", **fields):
-    if kind == "loading":
-        loaded[:] = loaded or sys.modules  # before the limit is set
-        return lambda: print(*{*sys.modules} - {*loaded}, file=open(fields["file"], "a"))
-    if not kind:
-        return prepare_fields(tokens=tokens, **fields)
-    def one():
-        return torch.ones(tokens, 250_000)  # a megabyte a token
-    def after_each_other():
-        one(); one(); one()
-    def both():
-        return one(), one()
-    def broken():
-        raise ValueError("no such thing")
-    return {"one": one, "after": after_each_other, "both": both, "broken": broken, "dead": os.abort}[kind]
+x = torch.zeros(1, requires_grad=True)
+seen = []
+
+def note(tokens):
+    fresh = {*sys.modules} - {*(seen or sys.modules)}
+    seen[:] = seen or sys.modules  # before the limit is set
+    print(*fresh, file=open(os.environ["ATTNLAB_TEST_LOADED"], "a"))
+
+def one(tokens):
+    return torch.ones(tokens, 250_000)  # a megabyte a token
+
+def after_each_other(tokens):
+    one(tokens); one(tokens); one(tokens)
+
+def both(tokens):
+    return one(tokens), one(tokens)
+
+def broken(tokens):
+    raise ValueError("no such thing")
+
+def step(allocate, case):
+    def forward(x):
+        held = allocate(case.tokens)
+        return x * 1
+    return Work(forward, (x,), torch.ones(1))
+
+kinds = {"one": one, "after": after_each_other, "both": both, "broken": broken, "dead": lambda _: os.abort(), "note": note}
+for name, kind in kinds.items():
+    EXTERNAL[name] = lambda case, inputs, kind=kind: step(kind, case)
 """
 
 
@@ -229,10 +240,6 @@ def test_a_cell_says_why_it_is_empty() -> None:
     assert times[1][1:-1] == sizes[1][1:] == list(reasons.values())
 
 
-def test_sizes_are_readable() -> None:
-    assert [format_bytes(size) for size in (1.24e10, 2.5e9, 3.1e7, 4e5)] == ["12 GB", "2.5 GB", "31 MB", "400 KB"]
-
-
 # Who runs, and what
 
 
@@ -329,7 +336,7 @@ def test_slow_cases_run_less_often() -> None:
 
 
 def test_cases_too_big_or_too_slow_are_skipped_with_the_forecast() -> None:
-    trials = Trials(MemoryProbe(1e9), Limits(seconds=10.0, memory=1e9))
+    trials = Trials(Limits(seconds=10.0, memory=1e9))
     big, slow, linear = (replace(SMALL, name=name) for name in ("big", "slow", "linear"))
     trials.seen[big] = {512: Point(512, 0.01, 10_000_000), 1024: Point(1024, 0.04, 40_000_000)}
     trials.seen[slow] = {512: Point(512, 1.0, 1_000_000), 1024: Point(1024, 4.0, 2_000_000)}
@@ -342,10 +349,10 @@ def test_cases_too_big_or_too_slow_are_skipped_with_the_forecast() -> None:
 
 
 def test_a_pattern_that_cannot_fit_is_never_tried() -> None:
-    trials = Trials(MemoryProbe(1e9), Limits(memory=1e9))
+    trials = Trials(Limits(memory=1e9))
     naive = Case(NAIVE)
     assert trials.objection(naive, 2048) == ""
-    assert trials.objection(naive, 16384) == "would need 26 GB"
+    assert trials.objection(naive, 16384) == "would need 25.8 GB"
     assert trials.objection(replace(naive, name=SDPA), 16384) == ""
 
 
@@ -360,20 +367,22 @@ def test_lengths_are_read_strictly() -> None:
 
 
 @pytest.fixture(scope="module")
-def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemoryProbe]:
-    makers = tmp_path_factory.mktemp("makers") / "makers.py"
-    makers.write_text(MAKERS)
-    with MemoryProbe(300e6, maker=f"{makers}:make") as one:
-        yield one
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
+    folder = tmp_path_factory.mktemp("steps")
+    (folder / "steps_of_tests.py").write_text(STEPS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.setenv("ATTNLAB_TEST_LOADED", str(folder / "loaded"))
+        with Trials(Limits(memory=300e6), ("steps_of_tests",)) as trials:
+            yield trials
 
 
 @pytest.mark.processes
 @linux
-def test_naive_attention_holds_its_pattern_and_the_fused_one_does_not(probe: MemoryProbe) -> None:
+def test_naive_attention_holds_its_pattern_and_the_fused_one_does_not(trials: Trials) -> None:
     tokens = 1024
     pattern = 4 * 8 * tokens**2
-    naive = probe.measure(asdict(Case(NAIVE, tokens=tokens)))
-    fused = probe.measure(asdict(Case(SDPA, tokens=tokens)))
+    naive, fused = trials.run(Case(NAIVE), tokens), trials.run(Case(SDPA), tokens)
     assert naive.bytes is not None
     assert fused.bytes is not None
     assert 2 * pattern < naive.bytes < 5 * pattern
@@ -384,11 +393,11 @@ def test_naive_attention_holds_its_pattern_and_the_fused_one_does_not(probe: Mem
 
 
 @linux
-def test_the_memory_of_a_step_is_what_it_holds_at_once(probe: MemoryProbe) -> None:
-    def megabytes(kind: str, tokens: int) -> float:
-        found = probe.measure({"tokens": tokens, "kind": kind})
-        assert found.bytes is not None, found
-        return found.bytes / 1e6
+def test_the_memory_of_a_step_is_what_it_holds_at_once(trials: Trials) -> None:
+    def megabytes(name: str, tokens: int) -> float:
+        point = trials.run(Case(name), tokens)
+        assert point.bytes is not None, point
+        return point.bytes / 1e6
 
     assert megabytes("one", 100) == pytest.approx(100, abs=5)
     assert megabytes("after", 100) == pytest.approx(100, abs=5)
@@ -397,20 +406,20 @@ def test_the_memory_of_a_step_is_what_it_holds_at_once(probe: MemoryProbe) -> No
 
 @pytest.mark.processes
 @linux
-def test_nothing_is_loaded_between_the_steps_of_a_child(probe: MemoryProbe, tmp_path: Path) -> None:
-    file = tmp_path / "loaded"
-    with MemoryProbe(probe.limit, maker=probe.maker, timed=True) as timed:
-        timed.measure({"tokens": 1, "kind": "loading", "file": str(file)})
-    assert [row for row in file.read_text().split("\n") if "attnlab" in row] == []
-    assert file.read_text().count("\n") == 5  # warm-up and memory; warm-up and two for time
+def test_nothing_is_loaded_between_the_steps_of_a_child(trials: Trials) -> None:
+    for _ in range(2):
+        trials.run(Case("note"), 1)
+    loaded = Path(os.environ["ATTNLAB_TEST_LOADED"]).read_text().splitlines()
+    assert len(loaded) == 4  # each time a short step and the measured one
+    assert not any("attnlab" in line for line in loaded)
 
 
 @linux
-def test_a_step_that_fails_or_exceeds_its_limit_is_reported_and_the_next_one_runs(probe: MemoryProbe) -> None:
-    assert probe.measure({"tokens": 400, "kind": "one"}).skipped == "needs more than 300 MB"
-    assert probe.measure({"tokens": 1, "kind": "broken"}).skipped == "ValueError: no such thing"
-    assert "SIGABRT" in probe.measure({"tokens": 1, "kind": "dead"}).skipped
-    assert not probe.measure({"tokens": 1, "kind": "one"}).skipped
+def test_a_step_that_fails_or_exceeds_its_limit_is_reported_and_the_next_one_runs(trials: Trials) -> None:
+    assert trials.run(Case("one"), 400).skipped == "needs more than 300.0 MB"
+    assert trials.run(Case("broken"), 1).skipped == "ValueError: no such thing"
+    assert "SIGABRT" in trials.run(Case("dead"), 1).skipped
+    assert not trials.run(Case("one"), 1).skipped
 
 
 # How far
@@ -420,7 +429,7 @@ class Lawful(Trials):
     """Trials whose costs obey laws, so that the right answer is known."""
 
     def __init__(self, bytes_power: float, seconds_power: float, limits: Limits) -> None:
-        super().__init__(MemoryProbe(limits.memory), limits)
+        super().__init__(limits)
         self.powers = bytes_power, seconds_power
 
     def run(self, case: Case, tokens: int) -> Point:
@@ -430,12 +439,12 @@ class Lawful(Trials):
 
 
 @given(st.floats(1.0, 2.0), st.floats(7.5, 9.0))
-def test_the_longest_text_within_a_budget_of_memory(power: float, digits: float) -> None:
-    budget = Budget("bytes", 10**digits)
-    truth = (budget.amount / 100) ** (1 / power)
-    found = timing.longest(Lawful(power, 1.0, Limits(seconds=1e9, memory=1e12)), SMALL, budget)
-    assert found.measured
-    assert min(truth, timing.LONGEST) / 1.05 <= found.tokens <= truth + 1
+def test_the_longest_text_in_a_memory(power: float, digits: float) -> None:
+    memory = 10**digits
+    truth = (memory / 100) ** (1 / power)
+    longest = timing.longest(Lawful(power, 1.0, Limits(seconds=1e9, memory=1e12)), SMALL, memory)
+    assert longest.measured
+    assert min(truth, timing.LONGEST) / 1.05 <= longest.tokens <= truth + 1
 
 
 def test_a_short_text_that_takes_no_memory_fits() -> None:
@@ -445,58 +454,40 @@ def test_a_short_text_that_takes_no_memory_fits() -> None:
             self.seen[case][tokens] = replace(point, bytes=0 if tokens <= 512 else point.bytes)
             return self.seen[case][tokens]
 
-    found = timing.longest(Frugal(1.0, 1.0, Limits(seconds=1e9, memory=1e12)), SMALL, Budget("bytes", 1e6))
-    assert 9_000 < found.tokens <= 10_000
-
-
-@given(st.floats(1.0, 2.0), st.floats(0.0, 2.0))
-def test_the_longest_text_within_a_budget_of_time(power: float, digits: float) -> None:
-    budget = Budget("seconds", 10**digits)
-    truth = (budget.amount / 1e-6) ** (1 / power)
-    trials = Lawful(1.0, power, Limits(seconds=1.0, memory=1e15).covering([budget]))
-    found = timing.longest(trials, SMALL, budget)
-    assert found.measured
-    assert min(truth, timing.LONGEST) / 1.05 <= found.tokens <= truth + 1
+    longest = timing.longest(Frugal(1.0, 1.0, Limits(seconds=1e9, memory=1e12)), SMALL, 1e6)
+    assert 9_000 < longest.tokens <= 10_000
 
 
 def test_lengths_beyond_the_time_limit_are_extrapolated_and_marked() -> None:
-    budget = Budget("bytes", 1e7)
     trials = Lawful(1.0, 2.0, Limits(seconds=60.0, memory=2e9))
-    found = timing.longest(trials, SMALL, budget)
-    assert not found.measured
-    assert found.tokens == pytest.approx(1e5, rel=1e-3)
+    longest = timing.longest(trials, SMALL, 1e7)
+    assert not longest.measured
+    assert longest.tokens == pytest.approx(1e5, rel=1e-3)
     assert max(trials.seen[SMALL]) <= 60_000_000**0.5
-    assert found.length == "about 100,000"
+    assert longest.length == "about 100,000 (extrapolated)"
 
 
-def test_budgets_are_read() -> None:
-    assert timing.read_budgets("1GB, 500mb,10s,20 ms") == [
-        Budget("bytes", 1e9),
-        Budget("bytes", 5e8),
-        Budget("seconds", 10.0),
-        Budget("seconds", 0.02),
-    ]
-    for wrong in ("", "1", "GB", "1 parsec", "1.2.3s", "0s"):
+def test_amounts_of_memory_are_read() -> None:
+    assert [timing.read_memory(text) for text in ("1GB", " 500 mb", "1.5Gb", ".5GB")] == [1e9, 5e8, 1.5e9, 5e8]
+    for wrong in ("", "1", "GB", "1 parsec", "1.2.3GB", "0MB", "10s", "1GB,2GB"):
         with pytest.raises(UserError, match="--reach"):
-            timing.read_budgets(wrong)
+            timing.read_memory(wrong)
 
 
-def test_memory_is_compared_with_naive_attention_and_time_with_sdpa() -> None:
+def test_lengths_are_compared_with_that_of_naive_attention() -> None:
     reached = (Longest(SDPA, 8000, False), Longest(NAIVE, 1000, True), Longest("swift", 9000, True))
-    memory = BudgetResult.of(Budget("bytes", 1e9), reached)
-    time = BudgetResult.of(Budget("seconds", 10.0), reached)
-    result = ReachResult((memory, time), {SDPA: (Point(512, 2.0, 5),)}, made_up().setting, made_up().environment)
+    conditions, machine = made_up().setting, made_up().environment
+    result = ReachResult(1e9, *with_ratios(reached), {SDPA: (Point(512, 2.0, 5),)}, conditions, machine)
     assert records.decode(ReachResult, records.encode(result), Path("reach.json")) == result
-    assert [[line.name for line in chart.series] for chart in result.charts()] == 2 * [[SDPA, "budget"]]
-    told = result.document()
-    assert texts(told.tables()[0])[1:] == [
+    assert [[line.name for line in chart.series] for chart in result.charts()] == [[SDPA, "budget"]]
+    assert texts(result.document().tables()[0]) == [
+        ["within 1.0 GB", "tokens", "times naive"],
         [SDPA, "about 8,000 (extrapolated)", "8.0x"],
         [NAIVE, "1,000", "1.0x"],
         ["swift", "9,000", "9.0x"],
     ]
-    assert time.reached[2].ratio == pytest.approx(9 / 8)
-    nowhere = BudgetResult.of(Budget("bytes", 1e3), (Longest(NAIVE, 0, True),))
-    assert nowhere.reached[0].ratio is None
+    assert with_ratios([Longest("whole", 500, True), Longest("other", 1000, True)])[1][1].ratio == 2
+    assert with_ratios([Longest(NAIVE, 0, True)])[1][0].ratio is None
 
 
 # The command
@@ -545,28 +536,19 @@ def test_a_step_that_allocates_nothing_still_has_a_cost() -> None:
 
 @pytest.mark.processes
 @linux
-def test_reach_goes_as_far_as_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reach_goes_as_far_as_the_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     size = ["--n_head", "2", "--n_embd", "16"]
-    assert call("bench", "dot", "--reach", "6MB,5ms", "--seconds", "0.05", *size, "--json", "--out", out) == 0
-    told = json.loads(capsys.readouterr().out)
-    answer, in_time = told["reaches"]
-    reached = {row["label"]: row for row in answer["reached"]}
-    assert answer["baseline"] == NAIVE
+    assert call("bench", "dot", "--reach", "6MB", "--seconds", "0.05", *size, "--json", "--out", out) == 0
+    result = json.loads(capsys.readouterr().out)
+    reached = {row["label"]: row for row in result["reached"]}
+    assert result["baseline"] == NAIVE
     assert reached[NAIVE]["measured"]
-    most = max(run["bytes"] for run in told["runs"][NAIVE] if run["tokens"] <= reached[NAIVE]["tokens"])
+    most = max(run["bytes"] for run in result["runs"][NAIVE] if run["tokens"] <= reached[NAIVE]["tokens"])
     assert 3e6 < most <= 6e6
     assert 256 < reached[NAIVE]["tokens"] < math.sqrt(6e6 / (4 * 2 * 2))
     assert reached["dot"]["ratio"] > 3  # the fused kernel's memory is linear
-    assert in_time["baseline"] == SDPA
-    for row in in_time["reached"]:
-        assert all(run["seconds"] <= 0.005 for run in told["runs"][row["label"]] if run["tokens"] == row["tokens"])
-    assert {path.name for path in out.iterdir()} == {
-        "reach.json",
-        "reach.md",
-        "reach.html",
-        "manifest.json",
-    }
+    assert {path.name for path in out.iterdir()} == {"reach.json", "reach.md", "reach.html", "manifest.json"}
 
 
 @pytest.mark.parametrize(
@@ -579,7 +561,7 @@ def test_reach_goes_as_far_as_the_budget(tmp_path: Path, capsys: pytest.CaptureF
         (["--batch", "0"], "--batch must be at least 1"),
         (["--rounds", "0"], "--rounds must be more than 0"),
         (["--memory_limit", "0"], "--memory_limit must be more than 0"),
-        (["--reach", "far"], "--reach takes amounts of memory or time"),
+        (["--reach", "10s"], "--reach takes an amount of memory"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

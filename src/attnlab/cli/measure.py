@@ -108,7 +108,7 @@ def bench(
     memory_limit: Annotated[
         float | None, about("Skip lengths that need more GB."), default("half the free memory")
     ] = None,
-    reach: Annotated[str | None, about("Find the longest text within 1GB, 10s or 1GB,10s instead.")] = None,
+    reach: Annotated[str | None, about("Find the longest text in this memory instead: 1GB, 500MB.")] = None,
     out: opt.Out | None = None,
     json: opt.Json = False,
 ) -> None:
@@ -133,9 +133,9 @@ def bench(
         cases, refused = choose_cases(names, like, references)
         _deliver(timing.measure(cases, tokens, limits, refused, _show_progress), out, json)
     else:
-        budgets = timing.read_budgets(reach)
+        amount = timing.read_memory(reach)
         cases, _ = choose_cases(names, like, references=False)
-        _deliver(timing.reach(cases, budgets, limits, _show_progress), out, json)
+        _deliver(timing.reach(cases, amount, limits, _show_progress), out, json)
 
 
 def _show_progress(what: str) -> None:
@@ -147,7 +147,6 @@ def _show_progress(what: str) -> None:
 
 def _deliver(result: BenchResult | ReachResult, out: Path | None, json: bool) -> None:
     """Print a benchmark, and write it to a folder if asked."""
-    from attnlab.report.document import Section
     from attnlab.report.html import as_html
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_markdown
@@ -157,8 +156,7 @@ def _deliver(result: BenchResult | ReachResult, out: Path | None, json: bool) ->
     _show_progress("")
     document = result.document()
     if out is not None:
-        drawn = replace(document, sections=[Section("Curves", result.charts()), *document.sections])
-        files = {"json": encode(result), "md": as_markdown(document).encode(), "html": as_html(drawn).encode()}
+        files = {"json": encode(result), "md": as_markdown(document).encode(), "html": as_html(document).encode()}
         named = {f"{document.kind}.{ending}": content for ending, content in files.items()}
         write_folder(out, "bench", named, about="a benchmark")
     if json:

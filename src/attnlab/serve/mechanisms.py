@@ -223,15 +223,11 @@ def cost(_: Options, query: MechanismQuery) -> Measured:
     """Measure time and memory of a mechanism over the length of the text, beside torch's fused attention."""
     from attnlab.measure.bench import timing
     from attnlab.measure.bench.cases import Case, choose_cases
-    from attnlab.report.document import Section
 
     entry, began = _entry(query.name), time.monotonic()
     limits = timing.Limits(_STEP_SECONDS, min(_STEP_MEMORY, timing.spare_memory()))
     cases, _names = choose_cases([entry.name], Case("", causal=entry.causal), references=False)
-    result = timing.measure(cases, LENGTHS, limits)
-    report = result.document()
-    sections = [Section("Curves", result.charts()), *report.sections]
-    html = _markup(replace(report, sections=sections), "cost")
+    html = _markup(timing.measure(cases, LENGTHS, limits).document(), "cost")
     return _keep(f"cost {query.name}", _timed(Measured(html), began))
 
 

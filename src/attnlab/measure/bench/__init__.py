@@ -1,8 +1,7 @@
 """Speed and memory of mechanisms: forward and backward beside torch's fused attention, over the length of the text.
 
 cases.py    what is timed: attention on given queries, keys and values, or a whole module
-memory.py   peak memory as the system counts it, in a child process
-timing.py   rounds over all cases, which lengths a case skips, and the longest text within a budget
+timing.py   peak memory in a child process, rounds over all cases, which lengths a case skips, the longest text in a memory
 
 Here are the results: records, forecasts, ratios, crossover lengths, and the reports. Plain numbers, no torch. The package
 works with whatever the registry holds and knows no mechanism by name, except `dot`, the baseline of whole modules.
@@ -17,6 +16,7 @@ from typing import Literal
 
 from attnlab.report import document as blocks
 from attnlab.report.document import Axis, Block, Cell, Chart, Column, Document, Section, Series, Table, Text
+from attnlab.report.words import NOTHING, sized
 
 SDPA, NAIVE = "SDPA", "naive"  # torch's fused attention, and the one that holds every weight in memory
 NOISE = 0.05  # a smaller gain may be noise
@@ -56,32 +56,28 @@ class Conditions:
 # Forecasts
 
 
-def _slope(points: Sequence[tuple[int, float]]) -> float:
-    """The exponent between the last two costs; at least 1, since small costs are mostly overhead."""
-    (n0, cost0), (n1, cost1) = points[-2:]
-    return min(_STEEPEST, max(1.0, math.log(cost1 / cost0) / math.log(n1 / n0)))
+def _last_cost(points: Sequence[tuple[int, float]]) -> tuple[int, float, float] | None:
+    """The longest text, its cost, and the exponent of its growth; None if fewer than two lengths are known.
+
+    The exponent is at least 1, since small costs are mostly overhead.
+    """
+    known = [(tokens, cost) for tokens, cost in points if cost > 0]
+    if len(known) < 2:
+        return None
+    (n0, cost0), (n1, cost1) = known[-2:]
+    return n1, cost1, min(_STEEPEST, max(1.0, math.log(cost1 / cost0) / math.log(n1 / n0)))
 
 
 def forecast(points: Sequence[tuple[int, float]], tokens: int) -> float | None:
-    """The expected cost of a longer text; None if fewer than two lengths are known."""
-    known = [(n, cost) for n, cost in points if cost > 0]
-    if len(known) < 2:
-        return None
-    return known[-1][1] * (tokens / known[-1][0]) ** _slope(known)
+    """The expected cost of a longer text, if it can be extrapolated."""
+    last = _last_cost(points)
+    return last and last[1] * (tokens / last[0]) ** last[2]
 
 
 def affordable(points: Sequence[tuple[int, float]], budget: float) -> int | None:
-    """The length at which the forecast meets a budget."""
-    known = [(n, cost) for n, cost in points if cost > 0]
-    if len(known) < 2:
-        return None
-    return int(known[-1][0] * (budget / known[-1][1]) ** (1 / _slope(known)))
-
-
-def format_bytes(size: float) -> str:
-    """A number of bytes with its unit."""
-    unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= u), (1e3, "KB"))
-    return f"{size / unit:.0f} {name}" if size >= 10 * unit else f"{size / unit:.1f} {name}"
+    """The length at which the forecast meets a budget, if it can be extrapolated."""
+    last = _last_cost(points)
+    return last and int(last[0] * (budget / last[1]) ** (1 / last[2]))
 
 
 # Time and memory at given lengths
@@ -107,21 +103,19 @@ class BenchResult:
     environment: dict[str, str | int]
     refused: dict[str, str]
 
-    @property
-    def headline(self) -> str:
-        """What was measured."""
-        threads = self.setting.threads
-        return f"Forward + backward, {self.setting}, " + (
-            "1 thread, processor time" if threads == 1 else f"{threads} threads, wall time"
-        )
-
     def document(self) -> Document:
         """The report."""
-        lead = f"{self.headline}, the shortest of up to {self.setting.rounds} runs in turns; memory beyond the inputs."
+        threads = self.setting.threads
+        clock = "1 thread, processor time" if threads == 1 else f"{threads} threads, wall time"
+        lead = (
+            f"Forward + backward, {self.setting}, {clock}, the shortest of up to {self.setting.rounds} runs in turns;"
+            " memory beyond the inputs."
+        )
         memory: Block = self._memory_table()
         if not self.setting.memory_measured:
             memory = Text(["Peak memory is not measured on this system (Linux can)."])
         sections = [Section("Time", [self._time_table()]), Section("Peak memory", [memory])]
+        sections.append(Section("Curves", self.charts()))
         if notes := self._notes():
             sections.append(Section("Left out", [Text(notes, "list")]))
         return Document("bench", "Speed and memory", [lead], sections, about=_machine(self.environment))
@@ -187,13 +181,11 @@ def _chart(points: Mapping[str, Sequence[Point]], kind: Literal["seconds", "byte
 def compared(rows: Sequence[Row]) -> tuple[Row, ...]:
     """The rows with their ratios to their baselines and the crossovers."""
     by_label = {row.label: row for row in rows}
-    known = {row.label: ratios(row, by_label[row.baseline]) for row in rows}
-    return tuple(
-        replace(
-            row, ratios=known[row.label], crossover=None if row.label == row.baseline else crossover(known[row.label])
-        )
-        for row in rows
-    )
+    completed = []
+    for row in rows:
+        its = ratios(row, by_label[row.baseline])
+        completed.append(replace(row, ratios=its, crossover=None if row.label == row.baseline else crossover(its)))
+    return tuple(completed)
 
 
 def ratios(row: Row, baseline: Row) -> dict[int, float]:
@@ -233,7 +225,7 @@ def _reason(skipped: str) -> str:
     for beginning, short in (("would take", "slow"), ("would need", "big"), ("needs more than", "big")):
         if skipped.startswith(beginning):
             return short
-    return "failed" if skipped else "–"
+    return "failed" if skipped else NOTHING
 
 
 def _milliseconds(seconds: float) -> str:
@@ -244,23 +236,12 @@ def _machine(environment: Mapping[str, str | int]) -> str:
     return f"{environment.get('processor')}, torch {environment.get('torch')}."
 
 
-# The longest text within a budget
-
-
-@dataclass(frozen=True)
-class Budget:
-    """An amount of memory (bytes) or of time (seconds)."""
-
-    kind: Literal["bytes", "seconds"]
-    amount: float
-
-    def __str__(self) -> str:
-        return format_bytes(self.amount) if self.kind == "bytes" else f"{self.amount:g} s"
+# The longest text in a given memory
 
 
 @dataclass(frozen=True)
 class Longest:
-    """The longest text of a case within a budget, whether it was run or extrapolated, and its ratio to the baseline's."""
+    """The longest text of a case, whether it was run or extrapolated, and its ratio to the baseline's."""
 
     label: str
     tokens: int
@@ -270,59 +251,52 @@ class Longest:
     @property
     def length(self) -> str:
         """The length as text; two digits if it was extrapolated."""
-        return f"{self.tokens:,}" if self.measured else f"about {float(f'{self.tokens:.1e}'):,.0f}"
-
-
-@dataclass(frozen=True)
-class BudgetResult:
-    """How far every case gets with one budget, as a multiple of the length of the case it is compared with."""
-
-    budget: Budget
-    baseline: str
-    reached: tuple[Longest, ...]
-
-    @classmethod
-    def of(cls, budget: Budget, reached: Sequence[Longest]) -> BudgetResult:
-        """Compare with naive attention for memory and SDPA for time; with the first case if only whole modules run."""
-        label = NAIVE if budget.kind == "bytes" else SDPA
-        baseline = next((row for row in reached if row.label == label), reached[0])
-        rows = (replace(row, ratio=row.tokens / baseline.tokens if baseline.tokens else None) for row in reached)
-        return cls(budget, baseline.label, tuple(rows))
-
-    def table(self) -> Table:
-        """Lengths and ratios."""
-        rows = []
-        for row in self.reached:
-            tokens = Cell(row.length if row.measured else f"{row.length} (extrapolated)", row.tokens)
-            ratio = Cell("–" if row.ratio is None else times(row.ratio), row.ratio)
-            rows.append(blocks.Row(Cell(row.label), [tokens, ratio]))
-        columns = [Column(f"within {self.budget}", number=False), Column("tokens"), Column(f"times {self.baseline}")]
-        return Table(f"Within {self.budget}", "", columns, rows)
+        return f"{self.tokens:,}" if self.measured else f"about {float(f'{self.tokens:.1e}'):,.0f} (extrapolated)"
 
 
 @dataclass(frozen=True)
 class ReachResult:
-    """The answers for all budgets, with every run that was needed, by label."""
+    """How far every case gets with a memory, with every run that was needed, by label."""
 
-    reaches: tuple[BudgetResult, ...]
+    budget: float  # bytes
+    baseline: str  # the case whose length the ratios are multiples of
+    reached: tuple[Longest, ...]
     runs: dict[str, tuple[Point, ...]]
     setting: Conditions
     environment: dict[str, str | int]
 
     def document(self) -> Document:
         """The report."""
+        within = f"within {sized(self.budget)}"
         lead = (
-            f"The longest text whose forward + backward stays within a budget: {self.setting}, threads:"
-            f" {self.setting.threads}; memory beyond the inputs."
+            f"The longest text whose forward + backward stays {within}: {self.setting}, threads: {self.setting.threads};"
+            " memory beyond the inputs."
         )
-        sections = [Section(f"Within {reach.budget}", [reach.table()]) for reach in self.reaches]
-        return Document("reach", "How far a budget goes", [lead], sections, about=_machine(self.environment))
+        rows = [
+            blocks.Row(Cell(row.label), [Cell(row.length, row.tokens), Cell(_times(row.ratio), row.ratio)])
+            for row in self.reached
+        ]
+        columns = [Column(within, number=False), Column("tokens"), Column(f"times {self.baseline}")]
+        sections = [Section("Lengths", [Table("Lengths", "", columns, rows)]), Section("Curves", self.charts())]
+        return Document("reach", "The longest text", [lead], sections, about=_machine(self.environment))
 
     def charts(self) -> list[Chart]:
-        """The cost of every length that was run, with the budget, one chart per budget."""
-        return [_chart(self.runs, reach.budget.kind, reach.budget.amount) for reach in self.reaches]
+        """The memory of every length that was run, with the budget."""
+        return [_chart(self.runs, "bytes", self.budget)]
 
 
-def times(ratio: float) -> str:
+def with_ratios(reached: Sequence[Longest]) -> tuple[str, tuple[Longest, ...]]:
+    """The baseline, and all lengths with their ratios to its length.
+
+    The baseline is naive attention, whose memory grows with the square of the length, or the first case without it.
+    """
+    baseline = next((row for row in reached if row.label == NAIVE), reached[0])
+    rows = (replace(row, ratio=row.tokens / baseline.tokens if baseline.tokens else None) for row in reached)
+    return baseline.label, tuple(rows)
+
+
+def _times(ratio: float | None) -> str:
     """A ratio with two significant digits."""
+    if ratio is None:
+        return NOTHING
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -185,11 +185,6 @@ def prepare(case: Case, inputs: Inputs | None = None) -> Step:
         return torch.autograd.grad(work.call(*work.given), work.given + work.learned, work.gradient, allow_unused=True)
 
     return step
-
-
-def prepare_fields(**fields: Any) -> Step:
-    """The step of a case given by its fields, for the process that measures memory."""
-    return prepare(Case(**fields))
 
 
 def on_stream(case: Case, inputs: Inputs, module: nn.Module) -> Work:

@@ -1,36 +1,41 @@
-"""Time all cases at given lengths, or find the longest text that each can afford.
+"""Time all cases at given lengths, or find the longest text that each can hold in a given memory.
 
 Before a case is timed at a length it runs there once in a child process that measures its memory and may not exceed the
 limit. Two short texts before its first length, and what it took at every length since, predict the cost of the next one;
 a case that would be too slow or too big is skipped with that number. Cases take turns, so that a machine that slows down
 slows all of them, and the shortest time of a case counts, since other programs only ever add to it.
 
-For a budget of memory or time, lengths are doubled until the budget is spent, then the range between is narrowed: the answer
-is a length that was run and stayed within. Where a run would exceed the limit of time, the answer is extrapolated and says
-so. That happens to torch's fused attention under a budget of memory, because its memory grows only in proportion to the
-length. Naive attention, which papers call full attention, is the one whose memory grows with the square; so memory is
-compared with naive attention, and time with SDPA.
+Memory is counted by the system, since torch does not count it on a CPU, and counting its tensors would miss what libraries
+allocate inside their kernels. A child process builds the inputs, resets the system's high-water mark, runs one step, and
+answers with how far the mark rose: everything the step held at once beyond its inputs and beyond what was left over before.
+The child's allocator returns freed memory at once, so that the mark shows what is needed and not what is retained.
+
+For a given memory, lengths are doubled until it is spent, then the range between is narrowed: the answer is a length that
+was run and stayed within. Where a run would exceed the limit of time, the answer is extrapolated and says so. That happens
+to torch's fused attention, because its memory grows only in proportion to the length. Naive attention, which papers call
+full attention, is the one whose memory grows with the square; so lengths are compared with that of naive attention.
 """
 
 from __future__ import annotations
 
-import os
+import ctypes
+import gc
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 import torch
 
-from attnlab.errors import UserError, one_line
-from attnlab.machine import environment, retain_freed_memory
+from attnlab import supervisor
+from attnlab.errors import AttnlabError, UserError, one_line
+from attnlab.machine import STATUS, environment, memory_free, memory_held, release_freed_memory, retain_freed_memory
 from attnlab.measure.bench import (
     BenchResult,
-    Budget,
-    BudgetResult,
     Conditions,
     Longest,
     Point,
@@ -39,22 +44,21 @@ from attnlab.measure.bench import (
     affordable,
     compared,
     forecast,
-    format_bytes,
+    with_ratios,
 )
 from attnlab.measure.bench.cases import LEAST_TOKENS, Case, Inputs, Step, forms_pattern, prepare
-from attnlab.measure.bench.memory import MAKER, WARM_UP_TOKENS, MemoryProbe, clock, measurable
+from attnlab.report.words import sized
 
-_SHORTEST, LONGEST = 256, 2**22  # tokens, for a budget
+_SHORTEST, LONGEST = 256, 2**22  # tokens, for a given memory
+_WARM_UP_TOKENS = 64
 _ENOUGH_SECONDS = 3.0  # of runs of one case at one length
 _PATTERNS = 3  # arrays of all pairs that forward + backward hold at once, where the pattern is formed
-_CLOSE = 1.03  # the answer for a budget is within this factor of the longest length
+_CLOSE = 1.03  # the answer for a given memory is within this factor of the longest length
 _TRIES = 5
-_UNITS: dict[str, tuple[Literal["bytes", "seconds"], float]] = {
-    "gb": ("bytes", 1e9),
-    "mb": ("bytes", 1e6),
-    "s": ("seconds", 1.0),
-    "ms": ("seconds", 1e-3),
-}
+_UNITS = {"gb": 1e9, "mb": 1e6}  # bytes
+_MARK = Path("/proc/self/clear_refs")
+_RESET = "5"  # written to the mark: the peak starts again from what is held now
+_RETAINED_BLOCK = 2**16  # bytes; larger blocks go back to the system when they are freed
 _Tell = Callable[[str], None]
 Key = TypeVar("Key")
 
@@ -76,21 +80,10 @@ class Limits:
                 raise UserError(f"--{shown} must be more than 0, not {getattr(self, name):g}")
         return self
 
-    def covering(self, budgets: Sequence[Budget]) -> Limits:
-        """Limits that allow a run to exceed every budget a little."""
-        most = {"bytes": self.memory, "seconds": self.seconds}
-        for budget in budgets:
-            most[budget.kind] = max(most[budget.kind], 1.25 * budget.amount)
-        return replace(self, memory=most["bytes"], seconds=most["seconds"])
-
 
 def spare_memory() -> float:
-    """Half of the available memory in bytes."""
-    try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return 1024 * float(lines["MemAvailable"].split()[0]) / 2
-    except (OSError, KeyError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 if hasattr(os, "sysconf") else 4e9
+    """Half of the available memory in bytes; 4 GB if the system does not say."""
+    return (memory_free() or 8e9) / 2
 
 
 def read_lengths(text: str) -> list[int]:
@@ -104,21 +97,69 @@ def read_lengths(text: str) -> list[int]:
     return lengths
 
 
-def read_budgets(text: str) -> list[Budget]:
-    """Parse `1GB` or `1GB,10s`."""
-    budgets = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]+)\s*", part)
-        if match is None or match[2].lower() not in _UNITS:
-            raise UserError(f"--reach takes amounts of memory or time, such as 1GB, 500MB or 10s, not '{part.strip()}'")
-        kind, unit = _UNITS[match[2].lower()]
-        budgets.append(Budget(kind, float(match[1]) * unit))
-    if any(budget.amount <= 0 for budget in budgets):
-        raise UserError("--reach must be more than 0")
-    return budgets
+def read_memory(text: str) -> float:
+    """Parse `1GB` or `500MB` into bytes."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([gm]b)\s*", text.lower())
+    if match is None or float(match[1]) == 0:
+        raise UserError(f"--reach takes an amount of memory, such as 1GB or 500MB, not '{text.strip()}'")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+# Memory, in the child process
+
+
+def measurable() -> bool:
+    """Whether this system reports the peak of a process: Linux does."""
+    return STATUS.exists() and _MARK.exists()
+
+
+def _held(field: str) -> int:
+    size = memory_held(field)
+    assert size is not None, field
+    return size
+
+
+def _return_freed_memory() -> None:
+    """Have glibc return freed memory to the system; with another allocator the mark includes what that retains."""
+    with suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mmap_threshold, trim_threshold = -3, -1
+        mallopt(mmap_threshold, _RETAINED_BLOCK)
+        mallopt(trim_threshold, _RETAINED_BLOCK)
+
+
+def watch(step: Step, threads: int = 1) -> tuple[int, float]:
+    """Bytes at the peak of a step beyond what was held before, and its seconds."""
+    import resource
+
+    now = clock(threads)
+    gc.collect()
+    _MARK.write_text(_RESET)
+    before, began = _held("VmRSS"), now()
+    result = step()
+    seconds = now() - began
+    del result
+    return max(resource.getpagesize(), _held("VmHWM") - before), seconds  # the system counts whole pages
+
+
+def measure_peak(case: Case, threads: int) -> Point:
+    """Memory at the peak of a step, and its time, after a short step in which libraries load what they need."""
+    torch.set_num_threads(threads)
+    _return_freed_memory()
+    with suppress(Exception):  # some need longer texts
+        prepare(case.at(min(_WARM_UP_TOKENS, case.tokens)))()
+    step = prepare(case)
+    release_freed_memory()
+    size, seconds = watch(step, threads)
+    return Point(case.tokens, seconds, size, runs=1)
 
 
 # Time
+
+
+def clock(threads: int) -> Callable[[], float]:
+    """Processor time for one thread, which other programs do not lengthen; wall time for more."""
+    return time.process_time if threads == 1 else time.perf_counter
 
 
 def runs_wanted(times: Sequence[float], most: int) -> int:
@@ -139,22 +180,46 @@ def take_turns(steps: Mapping[Key, Step], rounds: int, threads: int) -> dict[Key
 
 
 class Trials:
-    """Runs cases once, remembers what they took, and predicts which would be too slow or too big."""
+    """Runs cases once, remembers what they took, and predicts which would be too slow or too big.
 
-    def __init__(self, probe: MemoryProbe, limits: Limits) -> None:
-        self.probe = probe
+    Cases run in a child process, which starts with the first and ends with the `with` block; one that dies is replaced.
+    `imports` are modules that the child imports, for cases from other libraries.
+    """
+
+    def __init__(self, limits: Limits, imports: Sequence[str] = ()) -> None:
         self.limits = limits
+        self.imports = ("attnlab.measure.bench.timing", *imports)
         self.seen: dict[Case, dict[int, Point]] = defaultdict(dict)
+        self._child: supervisor.Child | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child is not None:
+            self._child.end()
 
     def run(self, case: Case, tokens: int) -> Point:
-        """One run, in a child process where memory can be measured."""
+        """One run, with its memory where that can be measured; or why it failed."""
         here = case.at(tokens)
-        point = self.probe.measure(asdict(here)) if measurable() else self._run_here(here)
+        point = self._measure(here) if measurable() else self._time(here)
         if not point.skipped:
             self.seen[case][tokens] = point
         return point
 
-    def _run_here(self, case: Case) -> Point:
+    def _measure(self, case: Case) -> Point:
+        if self._child is None or self._child.poll() is not None:
+            self.__exit__()
+            self._child = supervisor.Child(imports=self.imports)
+        limits = supervisor.Limits(memory=int(self.limits.memory))
+        try:
+            return self._child.call(measure_peak, case, self.limits.threads, limits=limits)
+        except supervisor.MemoryExceeded:
+            return Point(case.tokens, skipped=f"needs more than {sized(self.limits.memory)}")
+        except AttnlabError as error:
+            return Point(case.tokens, skipped=str(error))
+
+    def _time(self, case: Case) -> Point:
         try:
             times = take_turns({case: prepare(case)}, 1, self.limits.threads)
         except Exception as error:  # whatever a user's module may raise
@@ -172,10 +237,10 @@ class Trials:
         if need is None and forms_pattern(case):
             need = 4.0 * _PATTERNS * case.batch * case.n_head * tokens**2
         if need is not None and need > self.limits.memory:
-            return f"would need {format_bytes(need)}"
-        time = forecast(self.costs(case, "seconds"), tokens)
-        if time is not None and time > self.limits.seconds:
-            return f"would take {time:,.0f} s" if time >= 10 else f"would take {time:.1f} s"
+            return f"would need {sized(need)}"
+        seconds = forecast(self.costs(case, "seconds"), tokens)
+        if seconds is not None and seconds > self.limits.seconds:
+            return f"would take {seconds:,.0f} s" if seconds >= 10 else f"would take {seconds:.1f} s"
         return ""
 
     def admit(self, case: Case, tokens: int) -> Point:
@@ -195,17 +260,16 @@ def measure(
     limits: Limits,
     refused: Mapping[str, str] | None = None,
     tell: _Tell = lambda _: None,
-    maker: str = MAKER,
+    imports: Sequence[str] = (),
 ) -> BenchResult:
     """Time and memory of all cases at all lengths."""
     torch.set_num_threads(limits.threads)
     retain_freed_memory()
     for case in cases:  # libraries load and kernels are built before anything is timed: a slow case runs only once
         with suppress(Exception):  # reported later, with the reason
-            prepare(case.at(WARM_UP_TOKENS))()
+            prepare(case.at(_WARM_UP_TOKENS))()
     points: dict[Case, list[Point]] = {case: [] for case in cases}
-    with MemoryProbe(limits.memory, limits.threads, maker) as probe:
-        trials = Trials(probe, limits)
+    with Trials(limits, imports) as trials:
         for tokens in lengths:
             inputs, steps, admitted = Inputs(), dict[Case, Step](), dict[Case, Point]()
             for case in cases:
@@ -226,41 +290,35 @@ def _conditions(case: Case, limits: Limits) -> Conditions:
     return Conditions(case.batch, case.n_head, case.n_embd, case.causal, **asdict(limits), memory_measured=measurable())
 
 
-# The longest text within a budget
+# The longest text in a given memory
 
 
-def reach(
-    cases: Sequence[Case], budgets: Sequence[Budget], limits: Limits, tell: _Tell = lambda _: None
-) -> ReachResult:
-    """The longest text of every case within every budget."""
-    if any(budget.kind == "bytes" for budget in budgets) and not measurable():
-        raise UserError("peak memory cannot be measured on this system (Linux can): give --reach a time, such as 10s")
-    limits = limits.covering(budgets)
-    timed = any(budget.kind == "seconds" for budget in budgets)
-    with MemoryProbe(limits.memory, limits.threads, timed=timed) as probe:
-        trials, reaches = Trials(probe, limits), []
-        for budget in budgets:
-            reached = []
-            for case in cases:
-                tell(f"{case.label} within {budget}")
-                reached.append(longest(trials, case, budget))
-            reaches.append(BudgetResult.of(budget, reached))
+def reach(cases: Sequence[Case], memory: float, limits: Limits, tell: _Tell = lambda _: None) -> ReachResult:
+    """The longest text of every case in a given memory (bytes)."""
+    if not measurable():
+        raise UserError("--reach measures peak memory, which this system does not report (Linux does): leave it out")
+    limits = replace(limits, memory=max(limits.memory, 1.25 * memory))  # a run may exceed the memory a little
+    with Trials(limits) as trials:
+        reached = []
+        for case in cases:
+            tell(f"{case.label} within {sized(memory)}")
+            reached.append(longest(trials, case, memory))
     runs = {case.label: tuple(point for _, point in sorted(trials.seen[case].items())) for case in cases}
-    return ReachResult(tuple(reaches), runs, _conditions(cases[0], limits), environment())
+    return ReachResult(memory, *with_ratios(reached), runs, _conditions(cases[0], limits), environment())
 
 
-def longest(trials: Trials, case: Case, budget: Budget) -> Longest:
-    """The longest text of a case within a budget."""
+def longest(trials: Trials, case: Case, memory: float) -> Longest:
+    """The longest text of a case in a given memory (bytes)."""
 
     def fits(tokens: int) -> bool:
         if tokens not in trials.seen[case]:
             trials.run(case, tokens)
-        cost = dict(trials.costs(case, budget.kind)).get(tokens)  # None: it was refused, or failed
-        return cost is not None and cost <= budget.amount
+        cost = dict(trials.costs(case, "bytes")).get(tokens)  # None: it was refused, or failed
+        return cost is not None and cost <= memory
 
     def expected() -> int | None:
-        within = [(tokens, cost) for tokens, cost in trials.costs(case, budget.kind) if cost <= budget.amount]
-        return affordable(within, budget.amount)
+        within = [(tokens, cost) for tokens, cost in trials.costs(case, "bytes") if cost <= memory]
+        return affordable(within, memory)
 
     lower, upper, objection = 0, _SHORTEST, ""
     while upper <= LONGEST and not (objection := trials.objection(case, upper)) and fits(upper):
