@@ -173,7 +173,7 @@ def _pieces(problem: Problem) -> Iterator[_Piece]:
     far = any(bool((x.abs() > _FAR).any()) for x in (a, b))
     left, right = (a, b) if far else ((2 * a).exp(), (2 * b).exp())
     unit, chance = left.new_ones(()), torch.Generator().manual_seed(problem.seed)
-    for rows, asked, seen in _cuts(*a.shape, keys=b.shape[1], causal=problem.causal):
+    for rows, asked, seen in _cuts(problem):
         x, y = left[rows, asked, None], right[rows, None, seen]
         r = torch.sigmoid(-2 * (x + y)) if far else torch.addcmul(unit, x, y).reciprocal_()
         padding = None if hidden is None else hidden[rows, seen]
@@ -185,9 +185,10 @@ def _pieces(problem: Problem) -> Iterator[_Piece]:
         yield _Piece(rows, asked, seen, r, pattern, kept)
 
 
-def _cuts(count: int, queries: int, width: int, keys: int, causal: bool) -> Iterator[tuple[slice, slice, slice]]:
+def _cuts(problem: Problem) -> Iterator[tuple[slice, slice, slice]]:
     """The rows, queries and keys of each piece."""
-    begin = 0
+    batch, heads, queries, width = problem.a.shape
+    count, keys, causal, begin = batch * heads, problem.b.shape[2], problem.causal, 0
     while begin < queries:
         reach = begin + keys - queries + 1 if causal else keys
         end = min(queries, begin + max(1, min(_QUERIES, _PAIRS // (reach * width))))
