@@ -14,7 +14,7 @@ from scipy.stats import binom
 
 from attnlab import stats
 from attnlab.errors import UserError
-from attnlab.stats.planning import half_widths, mean_squares
+from attnlab.stats.means import half_widths, mean_squares
 
 SEEDS_VARY = stats.Components(seeds=0.05**2, items=0.1**2, rest=0.5**2, most_seeds=0.1**2)
 ITEMS_VARY = stats.Components(seeds=0.005**2, items=0.4**2, rest=0.3**2, most_seeds=0.01**2)

@@ -21,44 +21,9 @@ def test_a_curve_worked_out_by_hand() -> None:
     assert curve.threshold == (0.9, 0.8, 0.7, 0.6)
     assert curve.coverage == (0.25, 0.5, 0.75, 1.0)
     assert curve.risk == pytest.approx((0, 1 / 2, 1 / 3, 1 / 2))
-    assert curve.area == pytest.approx((0 + 1 / 2 + 1 / 3 + 1 / 2) / 4)
-    assert curve.best == pytest.approx((0 + 0 + 1 / 3 + 2 / 4) / 4)
-    assert curve.excess == pytest.approx(curve.area - curve.best)
-    assert (curve.at_risk(0.35), curve.at_risk(0.5), curve.at_risk(0.0)) == (0.75, 1.0, 0.25)
-    assert stats.risk_coverage([0.5], [False]).at_risk(0.9) == 0
-
-
-def test_equal_confidences_are_accepted_together_and_count_in_random_order() -> None:
+    assert curve.risk_of_all == 0.5
     tied = stats.risk_coverage([0.9, 0.5, 0.5, 0.5], [1, 0, 1, 0])
-    assert tied.coverage == (0.25, 1.0)
-    orders = [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
-    areas = [stats.risk_coverage([0.9, 0.5, 0.4, 0.3], [1, *order]).area for order in orders]
-    assert tied.area == pytest.approx(np.mean(areas))
-    nothing_said = stats.risk_coverage([0.5] * 10, [1] * 7 + [0] * 3)
-    assert nothing_said.area == pytest.approx(nothing_said.risk_of_all) == pytest.approx(0.3)
-
-
-@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=40), st.randoms())
-def test_areas_lie_between_the_best_and_the_worst_and_know_no_order(
-    rows: list[tuple[int, bool]], random: object
-) -> None:
-    curve = stats.risk_coverage(*zip(*rows, strict=True))
-    random.shuffle(rows)  # type: ignore[attr-defined]
-    assert stats.risk_coverage(*zip(*rows, strict=True)).area == pytest.approx(curve.area)
-    right = [one for _, one in rows]
-    best, worst = (stats.risk_coverage(np.where(right, a, b), right) for a, b in ((1, 0), (0, 1)))
-    assert best.area - 1e-12 <= curve.area <= 1
-    assert curve.risk_of_all == pytest.approx(curve.risk[-1])
-    ideal = stats.risk_coverage(np.arange(len(right)), sorted(right))
-    assert ideal.excess == pytest.approx(0)
-    assert curve.best == pytest.approx(ideal.area)
-    assert worst.excess >= -1e-12
-
-
-def test_all_right_and_all_wrong() -> None:
-    right, wrong = (stats.risk_coverage([0.3, 0.2, 0.2], [value] * 3) for value in (True, False))
-    assert (right.area, right.best, right.excess) == (0, 0, 0)
-    assert (wrong.area, wrong.best, wrong.excess) == (1, 1, 0)
+    assert (tied.coverage, tied.risk) == ((0.25, 1.0), (0.0, 0.5))  # equal confidences are accepted together
 
 
 def test_bounds_as_they_are_known() -> None:

@@ -90,23 +90,6 @@ def test_what_is_excluded_is_adjusted_like_the_p_beside_it() -> None:
     assert f"(99 % interval {math.floor(1000 * adjusted.both.low) / 10:.1f} to " in said
 
 
-def test_seeds() -> None:
-    said = stats.in_words(
-        stats.paired([5.85, 5.83, 5.86], [5.72, 5.75, 5.73]), "dot", "additive", measure="loss", lower_is_better=True
-    )
-    assert said == (
-        "additive better by 0.113 (0.042 to 0.185), p = 0.021 by the paired t test (p = 0.25 by sign flips, the minimum"
-        " for so few seeds); loss 5.847 vs 5.733 over 3 seeds"
-    )
-    higher = stats.in_words(stats.paired([0.85, 0.83, 0.86], [0.72, 0.75, 0.73]), "dot", "additive")
-    assert higher.startswith("dot better by 0.113")
-    assert "no test possible: loss 5.800 vs 5.700 over 1 seed (one seed" in stats.in_words(
-        stats.paired([5.8], [5.7]), measure="loss"
-    )
-    assert "(no spread between seeds, so no interval)" in stats.in_words(stats.paired([2, 3], [1, 2]))
-    assert "p = 1" in stats.in_words(stats.paired([2, 3], [2, 3]))
-
-
 def test_seeds_by_questions() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.random((3, 400)) < 0.5, rng.random((3, 400)) < 0.3

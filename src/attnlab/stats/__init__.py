@@ -4,28 +4,28 @@
     two mechanisms   paired (seeds), mcnemar (the same questions), seeds_by_questions (both),
                      paired_bootstrap (perplexities of the same sentences), two_proportions (different questions)
     several          holm, for the p values of all reported comparisons; chosen_best, for the optimism of a choice
-    confidence       auroc (known against unknown), calibration, brier_score, fit_platt, cross_fitted, risk_coverage
+    confidence       auroc (known against unknown), calibration, fit_platt, cross_fitted, risk_coverage
     abstaining       selective_rule: the lowest certified threshold; accepted_needed, least_confidence
     planning         sample_size (questions); variance_components of a pilot, power, smallest_difference (seeds and items)
     in words         in_words, a sentence for any of the comparisons
 
 Differences are A minus B. Every record becomes JSON with dataclasses.asdict. Tests are scipy's where it has them. This
-package knows nothing about runs, tasks or mechanisms, and imports numpy and scipy only when something is computed.
+package knows nothing about runs, tasks or mechanisms, and imports scipy only when something is computed.
 """
 
-from attnlab.stats.bootstrap import Bootstrapped, Chosen, bootstrap_mean, chosen_best
+from attnlab.stats.bootstrap import Chosen, Perplexities, chosen_best, log_ratio_table, paired_bootstrap
 from attnlab.stats.confidence import (
     Auroc,
     Bin,
     Calibration,
     Platt,
     auroc,
-    brier_score,
     calibration,
     cross_fitted,
     fit_platt,
 )
 from attnlab.stats.means import (
+    Components,
     Crossed,
     Equivalence,
     Mean,
@@ -37,11 +37,12 @@ from attnlab.stats.means import (
     holm,
     mean_interval,
     paired,
+    power,
     ratio_of_means,
     seeds_by_questions,
+    smallest_difference,
+    variance_components,
 )
-from attnlab.stats.perplexity import Perplexities, log_ratio_table, paired_bootstrap
-from attnlab.stats.planning import Components, power, smallest_difference, variance_components
 from attnlab.stats.selective import (
     RiskCoverage,
     SelectiveRule,
@@ -57,7 +58,6 @@ from attnlab.stats.wording import in_words, p_in_words
 __all__ = [
     "Auroc",
     "Bin",
-    "Bootstrapped",
     "Calibration",
     "Chosen",
     "Components",
@@ -75,8 +75,6 @@ __all__ = [
     "TwoProportions",
     "accepted_needed",
     "auroc",
-    "bootstrap_mean",
-    "brier_score",
     "calibration",
     "chosen_best",
     "cross_fitted",

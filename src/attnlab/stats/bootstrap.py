@@ -1,4 +1,8 @@
-"""Bootstrap over questions or sentences: what the result would have been on other samples of them.
+"""Bootstrap over sentences or questions: what the result would have been on other samples of them.
+
+`paired_bootstrap` compares two perplexities of the same sentences. There are two, and they must never share a name: token
+perplexity, exp(mean loss per token), and sentence perplexity, the mean over sentences of exp(mean loss of the sentence's
+tokens). The second is always the larger and depends on the hardest sentences.
 
 Intervals are BCa (Efron 1987), which follow the skew that a few hard sentences give to a perplexity. The same seed gives the
 same draws. Each draw is a vector of counts, so that all sums of a chunk of draws are one matrix product.
@@ -12,41 +16,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal, get_args
 
-from attnlab.stats.checks import check_count, numbers, require
+import numpy as np
+from numpy.typing import ArrayLike
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+from attnlab.stats.checks import Numbers, check_count, numbers, paired_values, require, summed
+from attnlab.stats.means import Crossed, Equivalence, crossed
 
-    from attnlab.stats.checks import Numbers
-
-    _Statistic = Callable[[Numbers], Numbers]
+Perplexity = Literal["token_perplexity", "sentence_perplexity"]
 
 CHUNK = 2**19  # counts held at once: 4 MB, which fit in the cache of most processors
+_MOST = 300  # a loss whose exponential can still be squared
 _CHOICES = 2000  # draws of chosen_best
 _CHOICES_AT_ONCE = 100  # of them held in memory together
 
 
-@dataclass(frozen=True)
-class Bootstrapped:
-    """A figure with its interval of level 1 - alpha over resampled items, and p for the hypothesis that it is 0.
-
-    Interval and p are None where n = 1.
-    """
-
-    items: int
-    resamples: int
-    value: float
-    low: float | None
-    high: float | None
-    p: float | None
-
-
 def resampled_sums(table: Numbers, resamples: int, seed: int) -> Numbers:
     """Column sums of `table` over rows drawn with replacement: [resamples, columns]."""
-    import numpy as np
-
     items = len(table)
     require(items < 2**24, f"{items:,} items are too many to draw from: compare a subset")
     source, size, half = np.random.SFC64(seed), np.uint64(items), np.uint64(32)
@@ -69,8 +56,9 @@ class Bca:
     Values that differ by less than `rounding` count as equal.
     """
 
-    def __init__(self, table: Numbers, statistic: _Statistic, draws: Numbers, rounding: float) -> None:
-        import numpy as np
+    def __init__(
+        self, table: Numbers, statistic: Callable[[Numbers], Numbers], draws: Numbers, rounding: float
+    ) -> None:
         from scipy.stats import norm
 
         whole = table.sum(axis=0, keepdims=True)
@@ -86,15 +74,12 @@ class Bca:
 
     def _share_below(self, value: float) -> float:
         """The share of draws below a value, equal ones counting by half."""
-        import numpy as np
-
         equal = np.abs(self.drawn - value) <= self.rounding
         below = float(((self.drawn < value) & ~equal).mean())
         return min(max(below + float(equal.mean()) / 2, self.edge), 1 - self.edge)
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """The interval of level 1 - alpha."""
-        import numpy as np
         from scipy.stats import norm
 
         ends = self.bias + norm.ppf([alpha / 2, 1 - alpha / 2])
@@ -119,38 +104,138 @@ class Bca:
         return min(1.0, max(2 * min(above, 1 - above), 2 * self.edge))
 
 
-def bootstrapped(
-    table: Numbers, statistic: _Statistic, draws: Numbers, rounding: float, alpha: float = 0.05
-) -> Bootstrapped:
-    """A function of column sums with its interval; `draws` are sums over resampled rows."""
-    if len(table) == 1:
-        return Bootstrapped(1, 0, float(statistic(table)[0]), None, None, None)
-    bca = Bca(table, statistic, draws, rounding)
-    return Bootstrapped(len(table), len(draws), bca.value, *bca.interval(alpha), bca.p())
+# Perplexities of the same sentences
 
 
-def summed(table: Numbers, clusters: Sequence[int] | None) -> Numbers:
-    """The rows of a table, summed by cluster where clusters are given."""
-    import numpy as np
+@dataclass(frozen=True)
+class Perplexities:
+    """Two perplexities on the same sentences; over several seeds each is the geometric mean.
 
-    if clusters is None:
-        return table
-    require(len(clusters) == len(table), f"there must be one cluster per item: {len(table):,}, not {len(clusters):,}")
-    _, number = np.unique(np.asarray(clusters), return_inverse=True)
-    return np.column_stack([np.bincount(number, weights=column) for column in table.T])
+    The ratio is A over B; its interval and p are over sentences, with the seeds as they are, and None for one sentence.
+    `both` (new seeds and new sentences) is about the logarithm of the ratio.
+    """
+
+    statistic: str
+    seeds: int
+    sentences: int
+    a: float
+    b: float
+    ratio: float
+    ratio_low: float | None
+    ratio_high: float | None
+    difference: float
+    p: float | None
+    both: Crossed | None
+    alpha: float = 0.05  # intervals have level 1 - alpha
+    equivalence: Equivalence | None = None  # of the logarithm of the ratio
 
 
-def bootstrap_mean(
-    values: ArrayLike, resamples: int = 10_000, seed: int = 0, clusters: Sequence[int] | None = None
-) -> Bootstrapped:
-    """The mean of one value per item, with its interval over items (or clusters) and p for the hypothesis that it is 0."""
-    import numpy as np
+def paired_bootstrap(
+    losses_a: ArrayLike,
+    losses_b: ArrayLike,
+    weights: ArrayLike | None = None,
+    statistic: Perplexity = "token_perplexity",
+    resamples: int = 10_000,
+    seed: int = 0,
+    *,
+    alpha: float = 0.05,
+    margin: float | None = None,
+    clusters: Sequence[int] | None = None,
+) -> Perplexities:
+    """Compare the perplexities of two models from the mean loss of every sentence, or of several seeds, one row each.
 
-    sample = numbers(values, "the values")
+    `weights` are the numbers of tokens per sentence. Token perplexity weighs sentences by them, or equally without them;
+    sentence perplexity always weighs sentences equally. `margin` is a relative difference: 0.01 asks whether the ratio lies
+    within 1 %. `clusters` are numbers that the sentences of one document share.
+    """
+    choices = get_args(Perplexity)
+    require(statistic in choices, f"statistic must be {' or '.join(choices)}, not {statistic!r}")
     check_count(resamples, "resamples", 100)
-    table = summed(np.column_stack([sample, np.ones(len(sample))]), clusters)
-    draws = resampled_sums(table, resamples, seed)
-    return bootstrapped(table, lambda sums: sums[:, 0] / sums[:, 1], draws, 1e-12 * float(np.abs(sample).max()))
+    first, second = (np.atleast_2d(losses) for losses in paired_values(losses_a, losses_b, "the losses", (1, 2)))
+    largest = float(max(first.max(), second.max()))
+    require(
+        largest <= _MOST,
+        f"a mean loss of {largest:.4g} is not that of a language model: at most {_MOST} can be compared",
+    )
+    seeds, sentences = first.shape
+    sizes = np.ones(sentences)
+    if weights is not None and statistic == "token_perplexity":
+        sizes = numbers(weights, "the weights")
+        require(len(sizes) == sentences, f"there must be one weight per sentence: {sentences:,}, not {len(sizes):,}")
+        require(bool((sizes > 0).all()), "the weights must be above 0: leave out sentences without tokens")
+    parts = _Parts(np.concatenate([first, second]), sizes, statistic == "sentence_perplexity")
+    table = summed(parts.table, clusters)
+    logs = parts.logs(parts.table.sum(axis=0, keepdims=True))[0]
+    a, b = math.exp(logs[:seeds].mean()), math.exp(logs[seeds:].mean())
+    both = crossed(parts.shares_of_log_ratio(), alpha, clusters) if seeds > 1 else None
+    bca: Bca | None = None
+    if len(table) > 1:
+        bca = Bca(table, parts.log_ratio, resampled_sums(table, resamples, seed), 1e-12 * float(abs(logs).max()))
+    low, high = bca.interval(alpha) if bca else (None, None)
+    same: Equivalence | None = None
+    if margin is not None and both is not None:
+        same = both.within(math.log1p(margin), alpha)
+    elif margin is not None and bca is not None:
+        limit = math.log1p(margin)
+        same = Equivalence(limit, *bca.interval(2 * alpha), max(bca.above(-limit), 1 - bca.above(limit)), alpha)
+    return Perplexities(
+        statistic=statistic,
+        seeds=seeds,
+        sentences=sentences,
+        a=a,
+        b=b,
+        ratio=math.exp(bca.value if bca else float(parts.log_ratio(table)[0])),
+        ratio_low=exp_or_none(low),
+        ratio_high=exp_or_none(high),
+        difference=a - b,
+        p=bca.p() if bca else None,
+        both=both,
+        alpha=alpha,
+        equivalence=same,
+    )
+
+
+def log_ratio_table(losses_a: ArrayLike, losses_b: ArrayLike, weights: ArrayLike) -> Numbers:
+    """What each sentence adds to the logarithm of the ratio of two token perplexities: seeds x sentences."""
+    first, second = paired_values(losses_a, losses_b, "the losses", (2,))
+    return _Parts(np.concatenate([first, second]), numbers(weights, "the weights"), False).shares_of_log_ratio()
+
+
+def exp_or_none(value: float | None) -> float | None:
+    """A ratio from its logarithm; None stays None."""
+    return None if value is None else math.exp(value)
+
+
+class _Parts:
+    """Sentences as rows whose column sums give every perplexity: a column for each seed of A, then of B, and one of sizes."""
+
+    def __init__(self, losses: Numbers, sizes: Numbers, of_sentences: bool) -> None:
+        self.losses, self.sizes, self.of_sentences = losses, sizes, of_sentences
+        self.seeds = len(losses) // 2
+        self.values = np.exp(losses) if of_sentences else losses * sizes
+        self.table = np.column_stack([self.values.T, sizes])
+
+    def logs(self, sums: Numbers) -> Numbers:
+        """The logarithms of all perplexities: [rows, seeds of A and of B]."""
+        means = sums[:, :-1] / sums[:, -1:]
+        return np.log(means) if self.of_sentences else means
+
+    def log_ratio(self, sums: Numbers) -> Numbers:
+        """The logarithm of A over B, each a geometric mean over seeds."""
+        logs = self.logs(sums)
+        return logs[:, : self.seeds].mean(axis=1) - logs[:, self.seeds :].mean(axis=1)
+
+    def shares_of_log_ratio(self) -> Numbers:
+        """What each sentence adds to the log ratio of each seed, to first order: their mean is the log ratio."""
+        logs = self.logs(self.table.sum(axis=0, keepdims=True))[0][:, None]
+        if self.of_sentences:
+            shares = logs + self.values / self.values.mean(axis=1, keepdims=True) - 1
+        else:
+            shares = logs + self.sizes / self.sizes.mean() * (self.losses - logs)
+        return shares[: self.seeds] - shares[self.seeds :]
+
+
+# The best of several
 
 
 @dataclass(frozen=True)
@@ -166,8 +251,6 @@ class Chosen:
 
 def chosen_best(right: ArrayLike, seed: int = 0) -> Chosen:
     """The best of several candidates (rows) on the same questions (columns, 1 where right), and its corrected share."""
-    import numpy as np
-
     table = numbers(right, "right and wrong", (2,))
     candidates, questions = table.shape
     require(questions > 1, "at least two questions are needed, to choose on some and score on the others")

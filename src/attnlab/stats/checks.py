@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from attnlab.errors import UserError
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
-
-    Numbers = NDArray[np.float64]
+Numbers = NDArray[np.float64]
 
 
 def require(condition: bool, message: str) -> None:
@@ -21,8 +21,6 @@ def require(condition: bool, message: str) -> None:
 
 def numbers(values: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) -> Numbers:
     """The values as float64; there must be at least one, and all must be finite."""
-    import numpy as np
-
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -60,6 +58,15 @@ def paired_answers(a: ArrayLike, b: ArrayLike, dimensions: tuple[int, ...] = (1,
 
 def _shape_of(values: Numbers) -> str:
     return " x ".join(f"{size:,}" for size in values.shape)
+
+
+def summed(table: Numbers, clusters: Sequence[int] | None) -> Numbers:
+    """The rows of a table, summed by cluster where clusters are given."""
+    if clusters is None:
+        return table
+    require(len(clusters) == len(table), f"there must be one cluster per item: {len(table):,}, not {len(clusters):,}")
+    _, number = np.unique(np.asarray(clusters), return_inverse=True)
+    return np.column_stack([np.bincount(number, weights=column) for column in table.T])
 
 
 def check_level(value: float, what: str) -> None:

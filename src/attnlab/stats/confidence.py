@@ -6,24 +6,20 @@ makes it so.
 
 Bins hold equally many answers each (equal mass), since the confidences of a trained model crowd near 1. The calibration
 error of finite bins is never 0 by chance alone, so it comes with what a perfectly calibrated model would show on the same
-confidences, and with a form whose square has no such bias (Kumar, Liang, Ma 2019, arXiv:1909.10155).
+confidences.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from attnlab.stats.checks import check_count, numbers, require
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attnlab.stats.checks import Numbers, check_count, numbers, require
 from attnlab.stats.selective import probabilities
 from attnlab.stats.shares import proportion_interval
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
-
-    from attnlab.stats.checks import Numbers
 
 _FAINTEST = 1e-6  # scores closer to 0 or 1 count as this close
 _FLATTEST = 0.01  # the least slope of a map
@@ -100,31 +96,19 @@ class Calibration:
     """How confidences compare with right answers.
 
     `ece` is the mean distance between confidence and accuracy over the bins, `ece_if_calibrated` roughly its expectation for
-    a perfectly calibrated model with these confidences. `rms_debiased` is the root mean square distance without the bias of
-    finite bins, over bins of two answers or more (0 where its square came out negative). `overconfidence` is mean
-    confidence minus accuracy. `brier` is the mean squared error of the confidences, 0.25 for always saying one half.
+    a perfectly calibrated model with these confidences.
     """
 
     answers: int
     accuracy: float
     confidence: float
-    overconfidence: float
     ece: float
     ece_if_calibrated: float
-    rms_debiased: float | None  # None: every bin holds one answer
-    brier: float
     table: tuple[Bin, ...]
-
-
-def brier_score(confidence: ArrayLike, right: ArrayLike) -> float:
-    """The mean squared distance between confidence (0 to 1) and outcome (0 or 1)."""
-    confidences, outcomes = probabilities(confidence, right)
-    return float(((confidences - outcomes) ** 2).mean())
 
 
 def _equal_mass(confidences: Numbers, bins: int) -> list[NDArray[np.int64]]:
     """The places of the answers by bin, equally many each as far as equal confidences, which stay together, allow."""
-    import numpy as np
     from scipy.stats import rankdata
 
     count = min(bins, len(confidences))
@@ -134,16 +118,12 @@ def _equal_mass(confidences: Numbers, bins: int) -> list[NDArray[np.int64]]:
 
 def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Calibration:
     """The reliability table in equal-mass bins, and the errors that follow from it; fewer bins where answers are few."""
-    import numpy as np
-
     confidences, outcomes = probabilities(confidence, right)
     parts = _equal_mass(confidences, check_count(bins, "bins"))
     sizes = np.array([len(part) for part in parts])
     promised, true = (np.array([values[part].mean() for part in parts]) for values in (confidences, outcomes))
     noise = np.array([(confidences[part] * (1 - confidences[part])).sum() for part in parts]) ** 0.5 / sizes
-    weights, several = sizes / sizes.sum(), sizes > 1
-    squares = (promised - true)[several] ** 2 - (true * (1 - true))[several] / (sizes[several] - 1)
-    squared = float(np.average(squares, weights=sizes[several])) if several.any() else None
+    weights = sizes / sizes.sum()
     table = []
     for part, promise, came in zip(parts, promised.tolist(), true.tolist(), strict=True):
         low, high = proportion_interval(int(outcomes[part].sum()), len(part))
@@ -153,11 +133,8 @@ def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Cali
         answers=len(outcomes),
         accuracy=float(outcomes.mean()),
         confidence=float(confidences.mean()),
-        overconfidence=float(confidences.mean() - outcomes.mean()),
         ece=float((weights * np.abs(promised - true)).sum()),
         ece_if_calibrated=float((weights * noise).sum()) * math.sqrt(2 / math.pi),
-        rms_debiased=None if squared is None else math.sqrt(max(0.0, squared)),
-        brier=float(((confidences - outcomes) ** 2).mean()),
         table=tuple(table),
     )
 
@@ -171,14 +148,12 @@ class Platt:
 
     def __call__(self, score: ArrayLike) -> Numbers:
         """The probabilities that belong to scores."""
-        import numpy as np
         from scipy.special import expit
 
         return np.asarray(expit(self.slope * _log_odds(score) + self.intercept))
 
 
 def _log_odds(score: ArrayLike) -> Numbers:
-    import numpy as np
     from scipy.special import logit
 
     return np.asarray(logit(np.clip(np.asarray(score, dtype=np.float64), _FAINTEST, 1 - _FAINTEST)))
@@ -190,7 +165,6 @@ def fit_platt(score: ArrayLike, right: ArrayLike) -> Platt:
     Right and wrong count as slightly less than certain, as in Platt (1999), so that the map stays finite where all are right.
     The slope is kept above 0, so that the map keeps the order of scores. The loss is convex.
     """
-    import numpy as np
     from scipy.optimize import minimize
     from scipy.special import expit
 
@@ -210,8 +184,6 @@ def fit_platt(score: ArrayLike, right: ArrayLike) -> Platt:
 
 def cross_fitted(score: ArrayLike, right: ArrayLike, folds: int = 5, seed: int = 0) -> Numbers:
     """The probability of every answer from a map that was fitted to the answers of the other folds."""
-    import numpy as np
-
     scores, outcomes = probabilities(score, right)
     fold = np.random.default_rng(seed).permutation(len(scores)) % min(folds, len(scores))
     require(len(scores) > 1, "a map cannot be fitted without other answers: give at least 2")

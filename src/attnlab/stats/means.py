@@ -1,5 +1,5 @@
-"""Means over seeds: an interval for one, paired differences for two, Holm's correction for more, and seeds crossed with
-questions or sentences.
+"""Means over seeds: an interval for one, paired differences for two, Holm's correction for more, seeds crossed with
+questions or sentences, and plans of how many seeds and items a difference takes.
 
 A seed fixes the initial weights and the order of the data. Two mechanisms with the same seed share both, so their difference
 is taken seed by seed.
@@ -9,27 +9,35 @@ count a question three times because three seeds answered it, and would count tw
 independent observations; its p is too small. `crossed` counts each question once, with its mean over seeds, counts each
 seed once, with its mean over questions, and adds both variances. "No difference shown" is not "the same": that takes a test
 of its own, `Crossed.within`.
+
+The power of `crossed`, the chance that it finds a true difference, depends on how much differences vary between seeds, between
+items and otherwise. Only a pilot can tell: `variance_components` reads it. Few seeds tell the variance between seeds badly, so
+its upper limit is kept too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from attnlab.stats.bootstrap import Bootstrapped, bootstrap_mean, summed
-from attnlab.stats.checks import numbers, paired_answers, paired_values, require
+import numpy as np
+from numpy.typing import ArrayLike
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from attnlab.stats.checks import Numbers
-
-_MOST_FLIPPED = 14  # seeds for which every one of the 2^n sign flips is tried
+from attnlab.stats.checks import (
+    Numbers,
+    check_count,
+    check_level,
+    numbers,
+    paired_answers,
+    paired_values,
+    require,
+    summed,
+)
 
 _FAR = 1e4  # distance from a ratio beyond which its interval is taken to have no end
-
+_POWER = 0.8  # of plans: 4 of 5 comparisons find the difference
+_DRAWS = 1024  # of the mean squares: the power is known within 0.1 %
 _ONE = "one seed, so no interval"
 _EQUAL = "no spread between seeds, so no interval"
 
@@ -69,12 +77,7 @@ def geometric_mean(values: ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class Paired:
-    """A minus B, seed by seed.
-
-    `p` belongs to the paired t test, which assumes normal differences. `p_sign_flip` assumes only that they are symmetric
-    about 0: it tries every combination of signs, and cannot fall below `p_sign_flip_least`. Both are None where the numbers
-    do not allow them, and the note says why.
-    """
+    """A minus B, seed by seed, with the paired t test; where the numbers do not allow it, the note says why."""
 
     seeds: int
     a: float
@@ -84,42 +87,25 @@ class Paired:
     low: float | None
     high: float | None
     p: float | None
-    p_sign_flip: float | None
-    p_sign_flip_least: float | None
-    dz: float | None  # Cohen's: the mean difference over the standard deviation of the differences
     note: str = ""
 
 
 def paired(a: ArrayLike, b: ArrayLike) -> Paired:
-    """The differences between two mechanisms with the same seeds: mean, 95 % interval, tests, effect size."""
+    """The differences between two mechanisms with the same seeds: mean, 95 % interval and t test."""
     from scipy import stats
 
     first, second = paired_values(a, b, "the values")
     differences = first - second
     seeds = len(differences)
     spread = mean_interval(differences)
-    flipped = _sign_flip(differences.tolist()) if 2 <= seeds <= _MOST_FLIPPED else None
-    least = 2.0 ** (1 - seeds) if flipped is not None else None
     means = (seeds, float(first.mean()), float(second.mean()), spread.mean, spread.sd, spread.low, spread.high)
     if seeds == 1 or spread.sd == 0:
         unmoved = spread.sd == 0 and spread.mean == 0
-        note = "equal with every seed" if unmoved else spread.note
-        return Paired(*means, 1.0 if unmoved else None, flipped, least, 0.0 if unmoved else None, note)
+        return Paired(*means, *((1.0, "equal with every seed") if unmoved else (None, spread.note)))
     assert spread.sd is not None
     # Not scipy.stats.ttest_rel, which warns where seeds hardly differ.
     p = 2 * float(stats.t.sf(abs(spread.mean) * seeds**0.5 / spread.sd, seeds - 1))
-    return Paired(*means, p, flipped, least, spread.mean / spread.sd)
-
-
-def _sign_flip(differences: Sequence[float]) -> float:
-    """The share of all sign flips whose mean is at least as far from zero as the observed one."""
-    import numpy as np
-
-    values = np.asarray(differences)
-    flips = 1 - 2 * ((np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1)
-    sums = np.abs(flips @ values)
-    rounding = 1e-12 * float(np.abs(values).sum())  # sums that are equal in exact arithmetic must count as equal
-    return float((sums >= abs(values.sum()) - rounding).mean())
+    return Paired(*means, p)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -172,9 +158,7 @@ class Crossed:
     alpha: float
     error: float | None  # standard error of the mean over seeds and items
     freedom: float | None  # its degrees of freedom
-    error_seeds: (
-        float | None
-    )  # standard error of the means of the seeds alone, which more seeds would lower; None: one seed
+    error_seeds: float | None  # standard error of the means of the seeds alone; None: one seed
     error_items: float | None  # and of the means of the items alone; None: one item
 
     def above(self, value: float) -> float:
@@ -293,8 +277,6 @@ def ratio_of_means(
 
 def by_cluster(table: Numbers, clusters: Sequence[int]) -> Numbers:
     """A table of seeds x clusters whose means over clusters are those of the items (to first order, by their sizes)."""
-    import numpy as np
-
     sums = summed(np.column_stack([table.T, np.ones(table.shape[1])]), clusters).T
     values, sizes, means = sums[:-1], sums[-1], table.mean(axis=1, keepdims=True)
     return np.asarray(means + (values - means * sizes) / sizes.mean())
@@ -309,8 +291,6 @@ class SeedsByQuestions:
     a: float
     b: float
     difference: float
-    over_questions: Bootstrapped  # these seeds, new questions
-    over_seeds: Paired  # new seeds, these questions
     both: Crossed  # new seeds and new questions: what a claim about the mechanisms needs
     equivalence: Equivalence | None = None
 
@@ -318,7 +298,6 @@ class SeedsByQuestions:
 def seeds_by_questions(
     right_a: ArrayLike,
     right_b: ArrayLike,
-    resamples: int = 10_000,
     *,
     alpha: float = 0.05,
     margin: float | None = None,
@@ -336,8 +315,6 @@ def seeds_by_questions(
         a=float(first.mean()),
         b=float(second.mean()),
         difference=float(differences.mean()),
-        over_questions=bootstrap_mean(differences.mean(axis=0), resamples, clusters=clusters),
-        over_seeds=paired(first.mean(axis=1), second.mean(axis=1)),
         both=both,
         equivalence=_equivalent(differences, margin, alpha, clusters) if margin is not None else None,
     )
@@ -350,9 +327,111 @@ def _equivalent(
 
     Without them intervals are too narrow where few answers differ (Bonett and Price 2012), as they do between equivalents.
     """
-    import numpy as np
-
     seeds = len(differences)
     padded = np.column_stack([np.ones(seeds), -np.ones(seeds), differences])
     more = None if clusters is None else [-1, -2, *clusters]
     return crossed(padded, alpha, more).within(margin, alpha)
+
+
+# Planning: the smallest difference that a number of seeds and items would find
+
+
+@dataclass(frozen=True)
+class Components:
+    """Variances of paired differences: between seeds, between items, and the rest.
+
+    `most_seeds` is the variance between seeds at the upper 80 % limit of its mean square.
+    """
+
+    seeds: float
+    items: float
+    rest: float
+    most_seeds: float
+
+    @property
+    def cautious(self) -> Components:
+        """The same, with seeds that vary as much as the pilot allows."""
+        return replace(self, seeds=self.most_seeds)
+
+
+def mean_squares(tables: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """The mean squares of seeds, items and the rest, of tables of [..., seeds, items]."""
+    seeds, items = tables.shape[-2:]
+    mean = tables.mean(axis=(-2, -1), keepdims=True)
+    by_seed, by_item = tables.mean(axis=-1, keepdims=True) - mean, tables.mean(axis=-2, keepdims=True) - mean
+    rest = ((tables - mean - by_seed - by_item) ** 2).sum(axis=(-2, -1)) / ((seeds - 1) * (items - 1))
+    of_seeds, of_items = items * (by_seed**2).sum(axis=(-2, -1)), seeds * (by_item**2).sum(axis=(-2, -1))
+    return of_seeds / (seeds - 1), of_items / (items - 1), rest
+
+
+def variance_components(tables: Sequence[ArrayLike]) -> Components:
+    """The variances of a pilot, from one table of paired differences (seeds x items) per pair; below 0 they become 0.
+
+    The limit has the degrees of freedom of one pair, since pairs share the runs of their reference.
+    """
+    from scipy.stats import chi2
+
+    arrays = [numbers(table, "the differences of a pilot", (2,)) for table in tables]
+    require(len({table.shape for table in arrays}) == 1, "all pairs of a pilot must have the same seeds and items")
+    seeds, items = arrays[0].shape
+    require(min(seeds, items) > 1, f"a pilot needs at least 2 seeds and 2 items, not {seeds} and {items}")
+    of_seeds, of_items, rest = (float(squares.mean()) for squares in mean_squares(np.stack(arrays)))
+    most = of_seeds * (seeds - 1) / float(chi2.ppf(1 - _POWER, seeds - 1))
+    parts = ((of_seeds - rest) / items, (of_items - rest) / seeds, rest, (most - rest) / items)
+    return Components(*(max(0.0, part) for part in parts))
+
+
+def half_widths(squares: tuple[Numbers, Numbers, Numbers], seeds: int, items: int, alpha: float) -> Numbers:
+    """Half the intervals of `crossed` for mean squares of seeds, items and the rest: vectorised, for simulations."""
+    from scipy.special import stdtrit
+
+    of_seeds, of_items, rest = squares
+    total, largest = of_seeds + of_items - rest, np.maximum(of_seeds, of_items)
+    freedom_rest = (seeds - 1) * (items - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # where nothing varies
+        freedom = total**2 / (of_seeds**2 / (seeds - 1) + of_items**2 / (items - 1) + rest**2 / freedom_rest)
+    freedom = np.where(total > largest, freedom, np.where(of_seeds >= of_items, seeds - 1, items - 1))
+    both = stdtrit(freedom, 1 - alpha / 2) * np.sqrt(np.maximum(total, largest))
+    alone = stdtrit(seeds - 1, 1 - alpha / 2) * np.sqrt(of_seeds)
+    return np.asarray(np.maximum(both, alone) / math.sqrt(seeds * items))
+
+
+def _power_by_difference(parts: Components, seeds: int, items: int, alpha: float) -> Callable[[float], float]:
+    """The power of `crossed` as a function of the true difference.
+
+    The mean squares are drawn from their laws (multiples of chi-square), with the same random numbers for every plan. The
+    mean is normal and independent of them, so its part is exact.
+    """
+    from scipy.special import gammaincinv, ndtr
+
+    check_level(alpha, "alpha")
+    require(check_count(seeds, "seeds") > 1, "one seed says nothing about other seeds: plan at least 2")
+    check_count(items, "items", 2)
+    require(parts.seeds + parts.items + parts.rest > 0, "without any variance there is nothing to plan")
+    expected = (items * parts.seeds + parts.rest, seeds * parts.items + parts.rest, parts.rest)
+    freedoms = (seeds - 1, items - 1, (seeds - 1) * (items - 1))
+    generator = np.random.default_rng(0)
+    drawn = [(generator.permutation(_DRAWS) + 0.5) / _DRAWS for _ in freedoms]  # evenly spread: a Latin hypercube
+    of_seeds, of_items, rest = (
+        mean * gammaincinv(freedom / 2, share) * 2 / freedom
+        for mean, freedom, share in zip(expected, freedoms, drawn, strict=True)
+    )
+    half = half_widths((of_seeds, of_items, rest), seeds, items, alpha)
+    error = math.sqrt((expected[0] + expected[1] - expected[2]) / (seeds * items))
+    return lambda difference: float((ndtr((difference - half) / error) + ndtr((-difference - half) / error)).mean())
+
+
+def power(parts: Components, seeds: int, items: int, difference: float, alpha: float = 0.05) -> float:
+    """The chance that `crossed` finds a true difference with this many seeds and items."""
+    return _power_by_difference(parts, seeds, items, alpha)(difference)
+
+
+def smallest_difference(parts: Components, seeds: int, items: int, alpha: float = 0.05) -> float:
+    """The smallest true difference that `crossed` finds with 80 % power."""
+    from scipy.optimize import brentq
+
+    power = _power_by_difference(parts, seeds, items, alpha)
+    high = math.sqrt(parts.seeds + parts.items + parts.rest)
+    while power(high) < _POWER:
+        high *= 2
+    return float(brentq(lambda difference: power(difference) - _POWER, 0.0, high, xtol=1e-6 * high))

@@ -20,15 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from attnlab.stats.checks import check_count, check_level, numbers, require
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
-
-    from attnlab.stats.checks import Numbers
+from attnlab.stats.checks import Numbers, check_count, check_level, numbers, require
 
 STARTS = (8, 4, 2, 1)  # log odds of the thresholds that have a share of alpha
 _MARGIN = 1e-6  # above a confidence that is not to be reached, so that rounding cannot undo it
@@ -61,8 +57,6 @@ def probabilities(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Num
 
 def ordered(confidence: Numbers, right: Numbers) -> tuple[Numbers, NDArray[np.int64], Numbers]:
     """Every threshold from the strictest, with the number of answers it accepts and the number of wrong ones among them."""
-    import numpy as np
-
     thresholds, group = np.unique(-confidence, return_inverse=True)
     accepted = np.bincount(group).cumsum()
     return -thresholds, accepted, np.bincount(group, weights=1 - right).cumsum()
@@ -70,48 +64,20 @@ def ordered(confidence: Numbers, right: Numbers) -> tuple[Numbers, NDArray[np.in
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Risk at every coverage that a threshold can reach, from the strictest threshold on, and the area under the curve.
+    """Risk at every coverage that a threshold can reach, from the strictest threshold on."""
 
-    The area (AURC) is the mean risk over the 1, 2, ... n most confident answers, those of equal confidence in random order.
-    `best` is the area if every right answer came before every wrong one, `excess` the rest. An uninformative confidence has
-    the area `risk_of_all`.
-    """
-
-    questions: int
-    errors: int
     risk_of_all: float
     threshold: tuple[float, ...]
     coverage: tuple[float, ...]
     risk: tuple[float, ...]
-    area: float
-    best: float
-    excess: float
-
-    def at_risk(self, most: float) -> float:
-        """The largest observed coverage whose risk is at most this one; no guarantee."""
-        return max((c for c, r in zip(self.coverage, self.risk, strict=True) if r <= most), default=0.0)
 
 
 def risk_coverage(confidence: ArrayLike, right: ArrayLike) -> RiskCoverage:
-    """Risk against coverage (arXiv:1805.08206 for the areas)."""
-    import numpy as np
-
+    """Risk against coverage; answers of equal confidence are accepted together."""
     thresholds, accepted, wrong = ordered(*judged(confidence, right))
-    questions, errors = int(accepted[-1]), int(wrong[-1])
-    ranks = np.arange(1, questions + 1)
-    area = float((np.interp(ranks, [0, *accepted], [0, *wrong]) / ranks).mean())
-    best = float((np.maximum(0, ranks - (questions - errors)) / ranks).mean())
-    return RiskCoverage(
-        questions=questions,
-        errors=errors,
-        risk_of_all=errors / questions,
-        threshold=tuple(thresholds.tolist()),
-        coverage=tuple((accepted / questions).tolist()),
-        risk=tuple((wrong / accepted).tolist()),
-        area=area,
-        best=best,
-        excess=max(0.0, area - best),
-    )
+    risk = wrong / accepted
+    coverage = accepted / accepted[-1]
+    return RiskCoverage(float(risk[-1]), tuple(thresholds.tolist()), tuple(coverage.tolist()), tuple(risk.tolist()))
 
 
 def risk_bound(errors: int, accepted: int, alpha: float = 0.05) -> float:
@@ -128,7 +94,6 @@ def risk_bound(errors: int, accepted: int, alpha: float = 0.05) -> float:
 
 def _chance_of_at_most(errors: NDArray[np.int64], accepted: NDArray[np.int64], risk: Numbers | float) -> Numbers:
     """The binomial chance of at most this many errors; 0 for a negative number."""
-    import numpy as np
     from scipy.special import bdtr
 
     return np.where(errors < 0, 0.0, bdtr(np.maximum(errors, 0).astype(np.float64), accepted, risk))
@@ -136,7 +101,6 @@ def _chance_of_at_most(errors: NDArray[np.int64], accepted: NDArray[np.int64], r
 
 def errors_allowed(accepted: NDArray[np.int64], max_risk: float, alpha: float = 0.05) -> NDArray[np.int64]:
     """The most errors among this many accepted answers for a bound of at most `max_risk`; -1 if even 0 are too many."""
-    import numpy as np
     from scipy.special import bdtrik
 
     # The bound is at most the allowed risk exactly if so few errors have probability alpha or less at that risk.
@@ -149,8 +113,6 @@ def errors_allowed(accepted: NDArray[np.int64], max_risk: float, alpha: float = 
 
 def accepted_needed(max_risk: float, risk: float = 0.0, alpha: float = 0.05) -> int | None:
     """How many accepted answers, wrong at this rate, certify `max_risk`: 59 without error certify 5 %. None: no number does."""
-    import numpy as np
-
     check_level(alpha, "alpha")
     check_level(max_risk, "the allowed risk")
     require(0 <= risk <= 1, f"a risk must lie in [0, 1], not {risk}")
@@ -196,8 +158,6 @@ def least_confidence(strangers: ArrayLike, most: float = 0.05, alpha: float = 0.
 
     It is just above the highest of their confidences down to which that share is certified (Clopper and Pearson).
     """
-    import numpy as np
-
     check_level(most, "the share of strangers")
     confidences = np.sort(numbers(strangers, "the confidences of strangers"))[::-1]
     allowed = int(errors_allowed(np.array([len(confidences)]), most, alpha)[0])
@@ -209,7 +169,6 @@ def thresholds_to_try(answers: int, lowest: float = 0.0) -> tuple[Numbers, Numbe
 
     They are a tenth apart in log odds. Shares of starting points below `lowest` go to `lowest`.
     """
-    import numpy as np
     from scipy.special import expit
 
     starts = STARTS if answers >= _FEW else _START
@@ -244,8 +203,6 @@ def selective_rule(
     No threshold goes below `lowest`, which must not depend on these answers. `shown` is the increasing map from the
     confidences here to those that are reported; the threshold is given on the scale of the latter.
     """
-    import numpy as np
-
     check_level(max_risk, "the allowed risk")
     check_level(alpha, "alpha")
     confidences, outcomes = probabilities(confidence, right)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from attnlab.stats.checks import check_count, check_level, paired_answers, require
 from attnlab.stats.means import Equivalence
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 _FEW = 5.0  # expected count in a cell, below which chi-square is unreliable
 
@@ -42,10 +41,7 @@ class TwoProportions:
     high: float
     p: float
     test: str
-    h: float  # Cohen's: 0.2 is small, 0.5 medium, 0.8 large
-    questions_needed: (
-        int | None
-    )  # each, for 80 % power if the observed difference is the true one; None: there was none
+    questions_needed: int | None  # each, for 80 % power if the observed difference is the true one; None: there is none
 
 
 def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> TwoProportions:
@@ -53,7 +49,6 @@ def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> T
 
     The interval is Newcombe's (1998, method 10), made of the two Wilson intervals.
     """
-    import numpy as np
     from scipy.stats import chi2_contingency, fisher_exact
 
     for right, asked in ((right_a, asked_a), (right_b, asked_b)):
@@ -73,22 +68,13 @@ def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> T
         high=min(1.0, a - b + math.hypot(high_a - a, b - low_b)),
         p=min(1.0, p),
         test="Fisher's exact test" if exact else "chi-square",
-        h=_effect_h(a, b),
         questions_needed=_questions_to_find(a, b),
     )
 
 
-def _effect_h(a: float, b: float) -> float:
-    """Cohen's h: the distance of two shares on the scale that stabilises their variance."""
-    return 2 * math.asin(math.sqrt(a)) - 2 * math.asin(math.sqrt(b))
-
-
 @dataclass(frozen=True)
 class McNemar:
-    """Two models on the same questions: those on which both are right, one is, or neither.
-
-    `p` is exact and therefore a little conservative; `p_mid` counts the observed outcome by half and is closer to nominal.
-    """
+    """Two models on the same questions: those on which both are right, one is, or neither; `p` is exact."""
 
     questions: int
     both: int
@@ -101,8 +87,6 @@ class McNemar:
     low: float
     high: float
     p: float
-    p_mid: float
-    h: float
     questions_needed: int | None  # for 80 % power if the observed rates are the true ones; None: no difference observed
     alpha: float = 0.05  # the interval has level 1 - alpha
     equivalence: Equivalence | None = None
@@ -114,15 +98,13 @@ def mcnemar(right_a: ArrayLike, right_b: ArrayLike, alpha: float = 0.05, margin:
     The exact test asks how often a fair coin falls as unevenly as these; the interval is Tango's (1998) score interval,
     which is valid for few disagreements, even for none. The test of equivalence uses the same score.
     """
-    from scipy.stats import binom, binomtest, norm
+    from scipy.stats import binomtest, norm
 
     first, second = paired_answers(right_a, right_b)
     questions = len(first)
     only_a, only_b = int((first > second).sum()), int((second > first).sum())
     both, disagreed = int((first * second).sum()), only_a + only_b
     p = float(binomtest(only_a, disagreed).pvalue) if disagreed else 1.0
-    seen = float(binom.pmf(only_a, disagreed, 0.5)) if disagreed else 0.0
-    p_mid = p - (seen / 2 if only_a == only_b else seen)  # both tails include the observed count, unless they share it
     a, b = (both + only_a) / questions, (both + only_b) / questions
     low, high = paired_share_interval(only_a, only_b, questions, alpha)
     needed = _questions_to_find(a, b, disagreed / questions)
@@ -133,7 +115,7 @@ def mcnemar(right_a: ArrayLike, right_b: ArrayLike, alpha: float = 0.05, margin:
         ends = (_tango_score(only_a, only_b, questions, -margin), -_tango_score(only_a, only_b, questions, margin))
         p_same = float(norm.sf(min(ends)))
         same = Equivalence(margin, *paired_share_interval(only_a, only_b, questions, 2 * alpha), p_same, alpha)
-    return McNemar(*counts, a, b, difference, low, high, p, p_mid, _effect_h(a, b), needed, alpha, same)
+    return McNemar(*counts, a, b, difference, low, high, p, needed, alpha, same)
 
 
 def _tango_score(only_a: int, only_b: int, questions: int, difference: float) -> float:

@@ -12,25 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
+from attnlab.stats.bootstrap import Perplexities
 from attnlab.stats.checks import check_level, require
-from attnlab.stats.means import Equivalence, Paired, SeedsByQuestions
-from attnlab.stats.perplexity import Perplexities
+from attnlab.stats.means import Equivalence, SeedsByQuestions
 from attnlab.stats.shares import McNemar, TwoProportions
 
-_Comparison = TwoProportions | McNemar | SeedsByQuestions | Perplexities | Paired
+_Comparison = TwoProportions | McNemar | SeedsByQuestions | Perplexities
 _Interval = tuple[float, float] | None
 _IF_TRUE = "for 80 % power if the true difference is the one observed"
 
 
 @dataclass(frozen=True)
 class _Names:
-    """What the two sides and the figure of a comparison are called."""
+    """What the two sides of a comparison and what they answered are called."""
 
-    a: str = "A"
-    b: str = "B"
-    measure: str = "value"
-    lower_is_better: bool = False
-    item: str = "question"
+    a: str
+    b: str
+    item: str
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ class _Finding:
     p: float | None
     how: str  # the test behind p
     needed: str = ""  # what it would take to find the difference
-    note: str = ""  # why there is no p
     alpha: float = 0.05  # of the interval
     same: Equivalence | None = None  # in the unit of the sentence
 
@@ -59,23 +56,19 @@ def in_words(
     comparisons: int = 1,
     looks: int = 1,
     alpha: float = 0.05,
-    measure: str = "value",
-    lower_is_better: bool = False,
     item: str = "question",
 ) -> str:
     """The sentences that a comparison allows.
 
-    `adjusted` is its p after Holm over this number of `comparisons`, times the number of `looks` at the results. `measure`
-    and `lower_is_better` describe paired values; for right answers and perplexities they are known. `item` is the noun for
-    what was answered.
+    `adjusted` is its p after Holm over this number of `comparisons`, times the number of `looks` at the results; `item` is the
+    noun for what was answered.
     """
     check_level(alpha, "alpha")
     several = comparisons > 1 or looks > 1
     require((adjusted is None) != several, "an adjusted p belongs to several comparisons or looks: give both")
-    finding = _finding(result, _Names(a, b, measure, lower_is_better, item))
+    finding = _finding(result, _Names(a, b, item))
     if finding.p is None:
-        reason = finding.note or "without any spread"
-        return f"no test possible: {finding.figures} ({reason}); run more to generalise"
+        return f"no test possible: {finding.figures} (without any spread); run more to generalise"
     p = finding.p if adjusted is None else adjusted
     test = p_in_words(p, alpha)
     over = [f"Holm over {comparisons} comparisons"] if comparisons > 1 else []
@@ -238,28 +231,6 @@ def _(result: Perplexities, names: _Names) -> _Finding:
     same = _scaled(result.equivalence, lambda log: 100 * math.expm1(log))
     gain = f"{winner} better, its {kind} lower by {lower}"
     return _Finding(figures, gain, percent, "%", 1, p, how, alpha=result.alpha, same=same)
-
-
-@_finding.register
-def _(result: Paired, names: _Names) -> _Finding:
-    decimals = _decimals_for(result)
-    figures = (
-        f"{names.measure} {result.a:.{decimals}f} vs {result.b:.{decimals}f} over {_count_of(result.seeds, 'seed')}"
-    )
-    how = "by the paired t test"
-    if result.p_sign_flip is not None and result.p_sign_flip_least is not None:
-        least = ", the minimum for so few seeds" if result.p_sign_flip <= result.p_sign_flip_least else ""
-        how += f" ({p_in_words(result.p_sign_flip)} by sign flips{least})"
-    interval = _interval_of(result.low, result.high)
-    a_better = (result.difference < 0) == names.lower_is_better
-    gain = f"{names.a if a_better else names.b} better by {_by_how_much(result.difference, interval, decimals)}"
-    return _Finding(figures, gain, interval, "", decimals, result.p, how, note=result.note)
-
-
-def _decimals_for(result: Paired) -> int:
-    """As many decimals as the standard deviation between seeds makes meaningful."""
-    size = result.sd or abs(result.difference) or abs(result.a) or 1.0
-    return max(0, min(9, 1 - math.floor(math.log10(size))))
 
 
 def _about(count: int) -> str:

@@ -18,7 +18,7 @@ from attnlab.lm.word_split import word_lengths
 from attnlab.measure.audit.leaks import LIMIT
 from attnlab.report.parts import LossCurve
 from attnlab.report.words import capital, listed
-from attnlab.stats.perplexity import exp_or_none
+from attnlab.stats.bootstrap import exp_or_none
 from attnlab.store.runs import Run, lineage
 from attnlab.studies.compare.plan import Plan, seen_before, stages_of
 from attnlab.studies.compare.records import (
