@@ -11,7 +11,7 @@ from rich.console import Console
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError
 from attnlab.hf import FineTuning
-from attnlab.hf.batches import Lengths, count_positions, explain_batch, positions_in_order
+from attnlab.hf.documents import Lengths, batch_document, positions_in_order
 from attnlab.hf.loading import load_tokenizer
 from attnlab.report.screen import show_all
 
@@ -19,13 +19,13 @@ from attnlab.report.screen import show_all
 def test_positions_by_hand() -> None:
     assert positions_in_order([2, 9, 4, 3, 5], [0, 1, 2, 3, 4], 2) == 2 * 9 + 2 * 4 + 5
     assert positions_in_order([2, 9, 4, 3, 5], [1, 4, 2, 3, 0], 2) == 2 * 9 + 2 * 4 + 2
-    positions = count_positions(Lengths((2, 9, 4, 3, 5), 6), FineTuning(batch_size=5, max_length=6))
+    positions = Lengths((2, 9, 4, 3, 5), 6).positions(FineTuning(batch_size=5, max_length=6))
     assert positions == {"grouped": 30, "random": 30, "fixed": 30}
-    assert count_positions(Lengths((2, 9, 4, 3, 5), 8), FineTuning(batch_size=1))["random"] == 2 + 8 + 4 + 3 + 5
+    assert Lengths((2, 9, 4, 3, 5), 8).positions(FineTuning(batch_size=1))["random"] == 2 + 8 + 4 + 3 + 5
 
 
 def test_the_first_batch(roberta: Path, tables: Tables) -> None:
-    document = explain_batch(str(roberta), tables, FineTuning(batch_size=8, max_length=10))
+    document = batch_document(str(roberta), tables, FineTuning(batch_size=8, max_length=10))
     tensors, _, batching = document.tables()
     tokenizer = load_tokenizer(str(roberta))
     lengths = [len(ids) for ids in tokenizer(tables.train.texts)["input_ids"]]
@@ -51,7 +51,7 @@ def test_the_first_batch(roberta: Path, tables: Tables) -> None:
 
 
 def test_one_text_piece_by_piece(roberta: Path, tables: Tables) -> None:
-    document = explain_batch(str(roberta), tables, FineTuning(batch_size=32))
+    document = batch_document(str(roberta), tables, FineTuning(batch_size=32))
     _, pieces, _ = document.tables()
     tokenizer = load_tokenizer(str(roberta))
     first = tokenizer(tables.train.texts[:32])["input_ids"]
@@ -68,4 +68,4 @@ def test_one_text_piece_by_piece(roberta: Path, tables: Tables) -> None:
 
 def test_the_baseline_has_no_batches(tables: Tables) -> None:
     with pytest.raises(UserError, match="bag-of-words has no tokenizer"):
-        explain_batch("bag-of-words", tables, FineTuning())
+        batch_document("bag-of-words", tables, FineTuning())

@@ -12,10 +12,9 @@ import torch
 
 from attnlab.corpora.labelled import Tables, read_tables
 from attnlab.errors import ConfigError, UserError
-from attnlab.hf import FineTuning, Outcome, ScoredTable, fine_tune, make_classifier
+from attnlab.hf import RATES, FineTuning, Outcome, ScoredTable, fine_tune, make_classifier
 from attnlab.hf.fine_tuning import inner_matrices, make_optimizer
 from attnlab.hf.loading import load_encoder, longest_text
-from attnlab.hf.settings import RATES, from_given
 from attnlab.lm.optim import OptimizerPair
 from attnlab.lm.stages import Show
 
@@ -174,9 +173,9 @@ def test_both_optimizers_follow_a_schedule() -> None:
 
 
 def test_settings_are_strict() -> None:
-    assert FineTuning() == from_given({"lr": None})
+    assert FineTuning() == FineTuning.from_options({"lr": None})
     assert FineTuning().rate == 5e-5
-    assert from_given({"lr": "1e-3", "epochs": "2"}) == FineTuning(lr=1e-3, epochs=2)
+    assert FineTuning.from_options({"lr": "1e-3", "epochs": "2"}) == FineTuning(lr=1e-3, epochs=2)
     wrong: list[tuple[dict[str, str], str]] = [
         ({"epochs": "0"}, "epochs must be at least 1"),
         ({"epochs": "1.5"}, "epochs must be a whole number"),
@@ -187,7 +186,7 @@ def test_settings_are_strict() -> None:
     ]
     for given, message in wrong:
         with pytest.raises(ConfigError, match=message):
-            from_given(given)
+            FineTuning.from_options(given)
 
 
 def test_models_that_do_not_exist(tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,8 +299,7 @@ def test_a_folder_is_made_where_there_is_none(tmp_path: Path, tables: Tables) ->
 
 
 def test_scores_that_are_no_numbers_are_never_right() -> None:
-    nothing = float("nan")
-    scored = ScoredTable((0, 0, 1), ((nothing, nothing), (0.9, 0.1), (0.2, 0.8)), nothing)
+    scored = ScoredTable((0, 0, 1), ((0.0, 0.0), (0.9, 0.1), (0.2, 0.8)), None)
     assert scored.predicted == (-1, 0, 1)
     assert scored.accuracy == pytest.approx(2 / 3)
 
@@ -314,3 +312,4 @@ def test_an_epoch_that_diverged_never_wins(tmp_path: Path, roberta: Path, files:
     found = fine_tune(str(roberta), lopsided, FineTuning(epochs=2, lr=1e30))
     assert not any(found.right)  # the first label, said of everything, would be right in 90 %
     assert found.curve == [0.0, 0.0]
+    assert found.dev.loss is found.epochs[0].dev_loss is None

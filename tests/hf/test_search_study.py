@@ -145,23 +145,32 @@ def test_a_stopped_search_continues_as_if_it_had_not_been(
 
 
 def plan_of(files: Path, settings: FineTuning | None = None, **budget: Any) -> Search:
-    texts = TableFiles(str(files / "train.tsv"), str(files / "dev.tsv"))
+    texts = TableFiles(files / "train.tsv", files / "dev.tsv")
     return Search(model="a-model", texts=texts, settings=settings or FineTuning(), **budget).completed()
 
 
 def trial(number: int, accuracy: float, *, pruned: bool = False, seconds: float = 30.0) -> Trial:
-    right = round(40 * accuracy)
-    return Trial(number, 32, 5e-5, 4, pruned, right, 40, accuracy, 0.0, 1.0, 1, seconds)
+    tried = {"number": number, "batch_size": 32, "lr": 5e-5, "epochs": 4}
+    return Trial.of(round(40 * accuracy), 40, **tried, pruned=pruned, best_epoch=1, seconds=seconds)
+
+
+def space_of(plan: Search) -> Any:
+    """The distributions from which Optuna proposes."""
+    import optuna
+
+    trial = optuna.create_study().ask()
+    plan.propose(trial)
+    return trial.distributions
 
 
 def test_the_space_lies_around_the_optimizers_rate(files: Path) -> None:
-    space = plan_of(files).space
+    space = space_of(plan_of(files))
     assert space["batch_size"].choices == (16, 32, 64)
     assert (space["lr"].low, space["lr"].high) == pytest.approx((1e-5, 5e-4))
     assert (space["epochs"].low, space["epochs"].high) == (2, 10)
-    sgd = plan_of(files, FineTuning(optimizer="sgd")).space["lr"]
+    sgd = space_of(plan_of(files, FineTuning(optimizer="sgd")))["lr"]
     assert (sgd.low, sgd.high) == pytest.approx((2e-3, 0.1))
-    own = plan_of(files, FineTuning(batch_size=8, epochs=1)).space
+    own = space_of(plan_of(files, FineTuning(batch_size=8, epochs=1)))
     assert own["batch_size"].choices == (8, 16, 32, 64)
     assert (own["epochs"].low, own["epochs"].high) == (1, 1)
 
@@ -189,21 +198,16 @@ def test_what_falls_behind_the_median_is_ended(files: Path, tmp_path: Path, monk
         facts = ModelFacts(architecture="none", parameters=1, vocabulary=1)
         return Outcome(seconds=1.0, facts=facts, labels=("a", "b"), dev=dev, test=None)
 
-    def end(many: int, *curve: float) -> bool:
-        shares[:] = curve
+    def end(many: int, *last: float) -> bool:
         folder = tmp_path / f"{many}-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         stored = plan.stored(folder)
-        for accuracy in (0.6, 0.7, 0.8, 0.9)[:many]:
-            shares[:] = [accuracy] * 4
-            plan.try_settings(stored, fixed(stored, plan), QUIET)
-        shares[:] = curve
-        plan.try_settings(stored, fixed(stored, plan), QUIET)
+        for curve in (*([accuracy] * 4 for accuracy in (0.6, 0.7, 0.8, 0.9)[:many]), last):
+            shares[:] = curve
+            if plan.finished(stored):  # the first has the given settings
+                stored.enqueue_trial({"batch_size": 32, "lr": 5e-5, "epochs": 4})
+            plan.try_next(stored, QUIET)
         return plan.finished(stored)[-1].pruned
-
-    def fixed(stored: Any, plan: Search) -> Any:
-        stored.enqueue_trial({"batch_size": 32, "lr": 5e-5, "epochs": 4})
-        return stored.ask(plan.space)
 
     monkeypatch.setattr(search, "fine_tune", follow)
     assert end(4, 0.5)

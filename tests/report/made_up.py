@@ -420,7 +420,7 @@ def optimizers_result() -> Document:
     summary |= {"seconds_per_epoch": 9.0, "curves": [[0.6, 0.8, 0.8], [0.5, 0.7, 0.8]]}
     pair = {"first": "adamw", "second": "sgd", "p": 0.4, "sentence": "adamw against sgd: no difference shown."}
     both = [{"name": name, **summary} for name in ("adamw", "sgd")]
-    plan = convert(Optimizers, {**_TUNING, "rates": {"adamw": 0.0, "sgd": 0.0}})
+    plan = convert(Optimizers, {**_TUNING, "rates": {"adamw": 5e-5, "sgd": 0.01}})
     return plan.document(convert(OptimizersResult, _STUDIED | {"optimizers": both, "pairs": [pair]}))
 
 

@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from attnlab.cli.common import HUGGING_FACE, app, console, errors, output_folder, say, show_json
 from attnlab.errors import UserError
-from attnlab.hf.settings import BAG_OF_WORDS, FineTuning, from_given
+from attnlab.hf import BAG_OF_WORDS, FineTuning
 from attnlab.studies import options as opt
 from attnlab.studies.options import about, default, read_seeds, settings_class, typed_command
 
@@ -79,13 +79,13 @@ def classify(
         raise UserError(
             "classify takes a training and a validation table: TRAIN DEV; give both, or none for the built-in sentences"
         )
-    settings = from_given(asdict(given))
+    settings = FineTuning.from_options(asdict(given))
     if model != BAG_OF_WORDS and not search and not optimizers:  # studies check their options first
         require_reachable(locate(model))  # before torch and transformers are imported, which takes seconds
 
     from attnlab.corpora.labelled import parse_names
     from attnlab.hf.classify import describe_tables, make_classifier
-    from attnlab.hf.documents import classification_document, tables_document
+    from attnlab.hf.documents import batch_document, classification_document, tables_document
     from attnlab.hf.tuning import TableFiles
     from attnlab.lm.progress import display
     from attnlab.machine import require_single_process
@@ -94,8 +94,7 @@ def classify(
     from attnlab.store.runs import unused_path
 
     require_single_process("a classification")
-    train_path, dev_path, test_path = (str(path) if path else None for path in (train, dev, test))
-    texts = TableFiles(train_path, dev_path, test_path, column, parse_names(labels))
+    texts = TableFiles(train, dev, test, column, parse_names(labels))
     plan: dict[str, Any] = {"model": model, "texts": texts, "settings": settings, "command": typed_command()}
     study: Study[Any] | None = None
     if search:
@@ -112,9 +111,7 @@ def classify(
         refuse_existing(target)
     show_all(tables_document(describe_tables(texts.tables)), shown)
     if explain_batch:
-        from attnlab.hf import batches
-
-        explained = batches.explain_batch(model, texts.tables, settings)
+        explained = batch_document(model, texts.tables, settings)
         show_json(explained) if json else show_all(explained, shown)
         return
     if study:
@@ -148,7 +145,8 @@ def _check_studies(
 
 def _predict(file: Path, model: str | None, unused: list[str], out: Path | None, json: bool) -> None:
     """Label texts with a saved classifier, and write them with their probabilities."""
-    from attnlab.hf.predicting import predict, read_texts
+    from attnlab.hf.classify import predict, read_texts
+    from attnlab.hf.documents import predictions_document
     from attnlab.report.screen import show_all
     from attnlab.store import records
     from attnlab.store.folders import write_folder
@@ -165,7 +163,7 @@ def _predict(file: Path, model: str | None, unused: list[str], out: Path | None,
     if json:
         show_json({**summary, "texts": predictions.texts, "out": str(target)})
         return
-    show_all(predictions.document(file.name), console)
+    show_all(predictions_document(predictions, file.name), console)
     say(f"predictions: {target / 'predictions.tsv'}")
 
 

@@ -1,30 +1,38 @@
-"""Hugging Face: classifiers, and exchange of models with transformers.
+"""Hugging Face: the settings of fine-tuning, classifiers, and exchange of models with transformers.
 
     from attnlab.hf import FineTuning, fine_tune
     from attnlab.corpora.labelled import read_tables
     outcome = fine_tune("roberta-base", read_tables("train.tsv", "dev.tsv"), FineTuning(epochs=3))
 
-Each name is imported when it is first used: the command line reads the settings when it starts, and transformers takes seconds.
-`import attnlab.exchange` imports transformers and registers attnlab's models and mechanisms with it.
+The settings are here, because the command line reads them when it starts. All other names are imported when they are first
+used: transformers takes seconds. `import attnlab.exchange` imports transformers and registers attnlab's models and mechanisms
+with it.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeGuard, get_type_hints
+
+from attnlab.config import build, from_text, require, require_seed, setting
 
 if TYPE_CHECKING:
     from attnlab.hf.classify import (
         Classification,
         Epoch,
+        LabelledText,
         Outcome,
+        Predictions,
         ScoredTable,
         describe_tables,
         fine_tune,
         make_classifier,
+        predict,
     )
     from attnlab.hf.exchange import export, import_model
     from attnlab.hf.loading import locate
-    from attnlab.hf.predicting import LabelledText, Predictions, predict
-    from attnlab.hf.settings import RATES, FineTuning
 
 __all__ = [
     "RATES",
@@ -43,25 +51,60 @@ __all__ = [
     "make_classifier",
     "predict",
 ]
-_MODULES = {
-    "settings": ("RATES", "FineTuning"),
-    "classify": (
-        "Classification",
-        "Epoch",
-        "Outcome",
-        "ScoredTable",
-        "describe_tables",
-        "fine_tune",
-        "make_classifier",
-    ),
-    "exchange": ("export", "import_model"),
-    "loading": ("locate",),
-    "predicting": ("LabelledText", "Predictions", "predict"),
-}
+
+BAG_OF_WORDS = "bag-of-words"  # instead of an encoder
+
+Optimizer = Literal["adamw", "sgd", "adagrad", "muon"]
+_Batching = Literal["grouped", "random", "fixed"]
+
+# SGD's steps shrink with the gradient and Adagrad's with time, so that both need a larger rate to move as far as AdamW. Muon's
+# update of a matrix is as long as AdamW's at about thirty times its rate, at a width of 768.
+RATES: dict[Optimizer, float] = {"adamw": 5e-5, "sgd": 1e-2, "adagrad": 5e-4, "muon": 1.5e-3}
+
+
+def is_optimizer(name: str) -> TypeGuard[Optimizer]:
+    """Whether an optimizer has this name."""
+    return name in RATES
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How a pretrained encoder is fine-tuned."""
+
+    optimizer: Optimizer = setting("adamw", "optimizer: adamw, sgd (momentum 0.9), adagrad or muon")
+    lr: float = setting(0.0, "peak learning rate; 0: the default of the optimizer")
+    batch_size: int = setting(64, "texts per batch")
+    epochs: int = setting(10, "passes over the training table; the best is kept")
+    max_length: int = setting(512, "maximum tokens per text; longer texts are truncated")
+    batching: _Batching = setting("grouped", "batches: grouped (by length), random or fixed")
+    weight_decay: float = setting(0.0, "weight decay of matrices")
+    warmup: float = setting(0.0, "share of the steps in which the rate rises from zero")
+    seed: int = setting(0, "seed of new weights, dropout and order")
+
+    def __post_init__(self) -> None:
+        require(self.lr >= 0, f"lr must be positive, or 0 for the optimizer's own, not {self.lr:g}")
+        for name, least in (("batch_size", 1), ("epochs", 1), ("max_length", 3)):
+            require(getattr(self, name) >= least, f"{name} must be at least {least}, not {getattr(self, name)}")
+        require(self.weight_decay >= 0, f"weight_decay must not be negative, but is {self.weight_decay:g}")
+        require(0 <= self.warmup < 1, f"warmup must lie in [0, 1), not {self.warmup:g}")
+        require_seed(self.seed)
+
+    @property
+    def rate(self) -> float:
+        """The peak learning rate."""
+        return self.lr or RATES[self.optimizer]
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, object]) -> FineTuning:
+        """Settings from texts or values that a user gave; None means not given."""
+        hints = get_type_hints(cls)
+        typed = {name: from_text(value, hints.get(name)) for name, value in values.items() if value is not None}
+        settings: FineTuning = build(cls, typed, where="settings given")
+        return settings
 
 
 def __getattr__(name: str) -> object:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"attnlab.hf.{module}"), name)
-    raise AttributeError(f"module 'attnlab.hf' has no attribute '{name}'")
+    if name not in __all__:
+        raise AttributeError(f"module 'attnlab.hf' has no attribute '{name}'")
+    elsewhere = {"export": "exchange", "import_model": "exchange", "locate": "loading"}
+    return getattr(import_module(f"attnlab.hf.{elsewhere.get(name, 'classify')}"), name)

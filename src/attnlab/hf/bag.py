@@ -21,8 +21,8 @@ from sklearn.model_selection import StratifiedKFold
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import CheckpointError, DataError
+from attnlab.hf import FineTuning
 from attnlab.hf.classify import ModelFacts, Outcome, ScoredTable
-from attnlab.hf.settings import FineTuning
 from attnlab.lm.stages import Show
 from attnlab.store.folders import read_bytes, read_json, reporting_damage, write_bytes, write_json
 

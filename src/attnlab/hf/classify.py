@@ -1,25 +1,27 @@
-"""A whole classification: a model is trained, measured and written into a folder, completely or not at all.
+"""Classifiers of texts: trained on tables, measured, written into a folder completely or not at all, and used to predict.
 
-Also what came out of it, as records: those of a training, of its predictions, and the content of result.json. The report is
-in documents.py.
+A model is an encoder (fine_tuning.py) or a bag of words (bag.py); both modules import large packages, and are imported when
+they are needed. Here are the records of a training and of predictions, and the content of result.json. The reports are in
+documents.py.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Self
 
+from attnlab.corpora.files import numbered_lines
 from attnlab.corpora.labelled import LabelledTable, Tables
-from attnlab.errors import Interrupted
+from attnlab.errors import DataError, Interrupted
+from attnlab.hf import BAG_OF_WORDS, FineTuning
 from attnlab.hf.loading import PACKAGES, need_extra
-from attnlab.hf.settings import BAG_OF_WORDS, FineTuning
 from attnlab.lm.stages import QUIET, Show, silent
 from attnlab.machine import environment
 from attnlab.report import write_document
@@ -30,12 +32,12 @@ from attnlab.store import records
 from attnlab.store.folders import folders_above, os_errors, refuse_existing, write_bytes, write_manifest
 
 _MISTAKES = 20  # reported, the most confident first
-PARTS = {"dev": "validation", "test": "test"}  # the tables that are measured, and their names in a report
 
-if TYPE_CHECKING:
-    _Number = float
-else:
-    _Number = float | None  # NaN is null in JSON
+
+def environment_with_packages() -> dict[str, Any]:
+    """The machine and the versions of the packages that classification needs, by the names to install them."""
+    names = ("scikit-learn" if name == "sklearn" else name for name in PACKAGES)
+    return {**environment(), **{name: importlib.metadata.version(name) for name in names}}
 
 
 # Training
@@ -43,23 +45,19 @@ else:
 
 @dataclass(frozen=True)
 class ScoredTable:
-    """The predictions for one table: the probability of every label for every text, in the order of the table."""
+    """The predictions for one table: the probability of every label for every text, in the order of the table.
+
+    Where a model that diverged gives no numbers, the probabilities are 0 and the loss is None.
+    """
 
     gold: tuple[int, ...]
-    probabilities: tuple[tuple[_Number, ...], ...]
-    loss: _Number
-
-    def __post_init__(self) -> None:
-        if self.loss is None:
-            object.__setattr__(self, "loss", nan)
+    probabilities: tuple[tuple[float, ...], ...]
+    loss: float | None
 
     @cached_property
     def predicted(self) -> tuple[int, ...]:
-        """The likeliest label of each text; -1, which is no label, if its probabilities are not numbers."""
-        return tuple(
-            max(range(len(row)), key=row.__getitem__) if all(p is not None and isfinite(p) for p in row) else -1
-            for row in self.probabilities
-        )
+        """The likeliest label of each text; -1, which is no label, if it has no probabilities."""
+        return tuple(row.index(max(row)) if any(row) else -1 for row in self.probabilities)
 
     @cached_property
     def right(self) -> tuple[bool, ...]:
@@ -77,16 +75,11 @@ class Epoch:
     """One pass over the training table; its own loss and accuracy are measured while the weights change, with dropout."""
 
     epoch: int
-    train_loss: _Number
+    train_loss: float | None  # None: not a number
     train_accuracy: float
-    dev_loss: _Number
+    dev_loss: float | None
     dev_accuracy: float
     seconds: float  # of training, without validation
-
-    def __post_init__(self) -> None:
-        for name in ("train_loss", "dev_loss"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, nan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +163,27 @@ def fine_tune(
 # The result
 
 
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """How many of some texts got their label, as a share with its 95 % interval."""
+
+    texts: int
+    right: int
+    accuracy: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, right: int, texts: int, **others: Any) -> Self:
+        """The record with its share and interval, from two counts and the other fields."""
+        low, high = proportion_interval(right, texts)
+        return cls(texts=texts, right=right, accuracy=right / texts, low=low, high=high, **others)
+
+    def __str__(self) -> str:
+        share, span = percent(self.accuracy), interval(self.low, self.high)
+        return f"{share} of {count(self.texts)} texts right (95 % interval {span})"
+
+
 @dataclass(frozen=True)
 class Mistake:
     """A text with a wrong label."""
@@ -181,17 +195,12 @@ class Mistake:
     confidence: float
 
 
-@dataclass(frozen=True)
-class Measured:
+@dataclass(frozen=True, kw_only=True)
+class Measured(Accuracy):
     """Everything that is reported about one table."""
 
-    texts: int
-    right: int
-    accuracy: float
-    low: float
-    high: float
     commonest: float  # share of the commonest label
-    loss: float
+    loss: float | None
     confusion: list[list[int]]  # texts per label (rows) and predicted label (columns)
     mistakes: list[Mistake]
 
@@ -220,11 +229,6 @@ class TablesSummary:
     examples: dict[str, list[str]]
     warnings: tuple[str, ...]
 
-    def _repr_html_(self) -> str:
-        from attnlab.hf.documents import tables_document
-
-        return tables_document(self)._repr_html_()
-
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(TrainingRecord, StudyResult):
@@ -238,11 +242,12 @@ class Classification(TrainingRecord, StudyResult):
     dev: Measured
     test: Measured | None
     verdict: tuple[str, ...] = ()
+    environment: dict[str, Any] = field(default_factory=environment_with_packages)
 
     @property
     def measured(self) -> dict[str, Measured]:
         """The tables that were measured, by their names in a report."""
-        return {name: table for part, name in PARTS.items() if (table := getattr(self, part)) is not None}
+        return {"validation": self.dev, **({"test": self.test} if self.test else {})}
 
     def _repr_html_(self) -> str:
         from attnlab.hf.documents import classification_document
@@ -259,7 +264,6 @@ def make_classifier(
     refuse_existing(out)
     need_extra(*PACKAGES)
     with _staged(out) as folder:
-        (folder / "model").mkdir()
         outcome = fine_tune(model, tables, settings, folder / "model", show)
         result = _judge(model, tables, settings, outcome, command)
         write_bytes(folder / "predictions.tsv", "".join(_predictions(tables, outcome)).encode())
@@ -286,17 +290,17 @@ def _staged(out: Path) -> Iterator[Path]:
 
 
 def _judge(model: str, tables: Tables, settings: FineTuning, outcome: Outcome, command: str) -> Classification:
+    name = short_name(model)
     result = Classification(
         **{field.name: getattr(outcome, field.name) for field in fields(TrainingRecord)},
-        title=f"{short_name(model)} on {tables.train.source}",
+        title=f"{name} on {tables.train.source}",
         model=model,
-        name=short_name(model),
+        name=name,
         settings=replace(settings, lr=settings.rate),
         tables=describe_tables(tables),
         dev=_measured(outcome.dev, tables.dev, tables.labels),
         test=_measured(outcome.test, tables.test, tables.labels) if outcome.test and tables.test else None,
         command=command,
-        environment={**environment(), **versions()},
     )
     return replace(result, verdict=(_verdict(result),))
 
@@ -304,67 +308,44 @@ def _judge(model: str, tables: Tables, settings: FineTuning, outcome: Outcome, c
 def _verdict(result: Classification) -> str:
     """The main result, in a few sentences."""
     part, measured = list(result.measured.items())[-1]
-    accuracy = (
-        f"{result.name} gives {percent(measured.accuracy)} of the {count(measured.texts)} {part} texts their label"
-        f" (95 % interval {interval(measured.low, measured.high)})."
-    )
     epoch = f"Epoch {result.best_epoch} of {len(result.epochs)} was kept, the best on validation. "
     guess = f"always predicting the most common label gives {percent(measured.commonest)}."
     clear = measured.low > measured.commonest
     beside = capital(guess) if clear else f"That is not clearly more than guessing: {guess}"
-    return f"{accuracy} {epoch if result.best_epoch else ''}{beside}"
+    return f"{result.name} on the {part} table: {measured}. {epoch if result.best_epoch else ''}{beside}"
 
 
 def describe_tables(tables: Tables) -> TablesSummary:
     """The tables as a report and the terminal show them."""
-    return TablesSummary(
-        tables.labels,
-        dict(tables.names),
-        {
-            name: TableSummary(
-                table.source,
-                len(table.rows),
-                {label: table.counts.get(label, 0) for label in tables.labels},
-                table.sha256,
-                table.column,
-                table.how,
-                table.header,
-                table.blank,
-            )
-            for name, table in tables.parts.items()
-        },
-        {label: tables.examples(label) for label in tables.labels},
-        tables.warnings,
-    )
+
+    def summary(table: LabelledTable) -> TableSummary:
+        counts = {label: table.counts.get(label, 0) for label in tables.labels}
+        reading = (table.sha256, table.column, table.how, table.header, table.blank)
+        return TableSummary(table.source, len(table.rows), counts, *reading)
+
+    data = {name: summary(table) for name, table in tables.parts.items()}
+    examples = {label: tables.examples(label) for label in tables.labels}
+    return TablesSummary(tables.labels, dict(tables.names), data, examples, tables.warnings)
 
 
 def _measured(scored: ScoredTable, table: LabelledTable, labels: Sequence[str]) -> Measured:
-    right, texts = sum(scored.right), len(scored.right)
-    counts = [[0] * len(labels) for _ in labels]
+    texts, counts = len(scored.right), [[0] * len(labels) for _ in labels]
     for gold, predicted in zip(scored.gold, scored.predicted, strict=True):
         counts[gold][predicted] += 1
-    confidence = [max(row) for row in scored.probabilities]
-    wrong = [place for place, right in enumerate(scored.right) if not right]
-    low, high = proportion_interval(right, texts)
-    return Measured(
+    mistakes = [
+        Mistake(table.place(place), table.rows[place].text, labels[gold], labels[predicted], max(probabilities))
+        for place, (gold, predicted, probabilities) in enumerate(
+            zip(scored.gold, scored.predicted, scored.probabilities, strict=True)
+        )
+        if gold != predicted
+    ]
+    return Measured.of(
+        sum(scored.right),
         texts,
-        right,
-        right / texts,
-        low,
-        high,
         commonest=max(sum(row) for row in counts) / texts,
         loss=scored.loss,
         confusion=counts,
-        mistakes=[
-            Mistake(
-                table.place(place),
-                table.rows[place].text,
-                labels[scored.gold[place]],
-                labels[scored.predicted[place]],
-                confidence[place],
-            )
-            for place in sorted(wrong, key=lambda place: -confidence[place])[:_MISTAKES]
-        ],
+        mistakes=sorted(mistakes, key=lambda mistake: -mistake.confidence)[:_MISTAKES],
     )
 
 
@@ -389,7 +370,71 @@ def short_name(model: str) -> str:
     return whole.parent.name if whole.name == "model" else whole.name
 
 
-def versions() -> dict[str, str]:
-    """The versions of the packages that classification needs, by the name to install them."""
-    names = ("scikit-learn" if name == "sklearn" else name for name in PACKAGES)
-    return {name: importlib.metadata.version(name) for name in names}
+# Labels for texts that have none
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """A text with its likeliest label, and the probability of every label."""
+
+    text: str
+    label: str
+    probabilities: dict[str, float]
+
+    @property
+    def probability(self) -> float:
+        """The probability of its label."""
+        return self.probabilities[self.label]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Texts with their labels, in their order."""
+
+    model: str
+    labels: tuple[str, ...]
+    texts: tuple[LabelledText, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many texts got each label."""
+        counts = Counter(row.label for row in self.texts)
+        return {label: counts[label] for label in self.labels}
+
+    def to_tsv(self) -> bytes:
+        """A table of label, probabilities and text."""
+        rows = [["label", *(f"p({label})" for label in self.labels), "text"]]
+        rows += [[row.label, *(f"{p:.6f}" for p in row.probabilities.values()), row.text] for row in self.texts]
+        return "".join("\t".join(row) + "\n" for row in rows).encode()
+
+
+def read_texts(path: Path) -> list[str]:
+    """Read a file of one text per line; a blank line is an error, since every line gets a label."""
+    texts = []
+    for place, (number, line) in enumerate(numbered_lines(path), start=1):
+        if number != place:
+            raise DataError(f"{path.name}:{place}: a blank line has no label; remove it")
+        if "\t" in line:
+            raise DataError(f"{path.name}:{number}: a tab; give the texts alone, one per line, without labels")
+        texts.append(line.strip())
+    return texts
+
+
+def predict(model: str | Path, texts: Sequence[str]) -> Predictions:
+    """Label texts with a classifier that was saved by `attnlab classify`, or any other of transformers."""
+    need_extra(*PACKAGES)
+    path = Path(model).expanduser()
+    folder = next((folder for folder in (path / "model", path) if (folder / "bag.json").is_file()), None)
+    if folder:
+        from attnlab.hf.bag import Bag
+
+        bag = Bag.load(folder)
+        labels, rows = bag.labels, bag.probabilities(list(texts)).tolist()
+    else:
+        from attnlab.hf import fine_tuning
+
+        labels, rows = fine_tuning.predict(str(model), list(texts))
+    labelled = []
+    for text, row in zip(texts, rows, strict=True):
+        labelled.append(LabelledText(text, labels[row.index(max(row))], dict(zip(labels, row, strict=True))))
+    return Predictions(str(model), tuple(labels), tuple(labelled))

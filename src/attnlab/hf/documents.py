@@ -1,12 +1,21 @@
-"""The report of a classification, and the tables as they are shown before training."""
+"""What `attnlab classify` shows: the tables before training, a batch explained, predictions, and the report.
+
+The batch is made by the collator of training, from the first lines of the training table in their order; no weights are read
+for it. Only the function that makes it imports transformers.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from math import isnan
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from attnlab.hf.classify import Classification, Measured, TablesSummary
+from attnlab.corpora.labelled import Tables
+from attnlab.errors import UserError, cut
+from attnlab.hf import BAG_OF_WORDS, FineTuning
+from attnlab.hf.classify import Classification, Epoch, Measured, Predictions, TablesSummary
+from attnlab.hf.loading import load_tokenizer, longest_text_of, quietly
 from attnlab.report.document import (
     Axis,
     Block,
@@ -17,7 +26,6 @@ from attnlab.report.document import (
     Facts,
     HeatMap,
     Notice,
-    Row,
     Section,
     Series,
     Table,
@@ -26,59 +34,248 @@ from attnlab.report.document import (
 )
 from attnlab.report.parts import (
     cell,
-    columns,
     folded,
     interval_cell,
     lines,
     out_of,
+    plain_facts,
     report_of,
     reproduce,
     side_by_side,
+    table_of,
     text_column,
 )
-from attnlab.report.words import capital, count, duration, figure, percent, plain, plural
+from attnlab.report.words import capital, count, duration, percent, plural
 from attnlab.store import records
 
 _USES = {"train": "training", "dev": "validation", "test": "test"}
+_MOST_TEXTS, _LONGEST_TEXT = 20, 60  # predictions shown, and characters of each text
+_MOST_PIECES, _MOST_PADDING = 24, 3  # of the text that is shown piece by piece
+_MEANINGS = {
+    "input_ids": "the number of every piece in the tokenizer's vocabulary, padding on the {side} of short texts",
+    "attention_mask": "1 for a piece of the text, 0 for padding, which no attention may see",
+    "token_type_ids": "which of two texts a piece belongs to; with one text all are 0",
+    "labels": "the number of each text's label: what the model learns to predict",
+}
+_BATCHING = {
+    "grouped": "texts of similar length together, each batch as wide as its longest",
+    "random": "texts in random order, each batch as wide as its longest",
+    "fixed": "every batch as wide as the limit",
+}
 
 
 # The tables
 
 
-def data_blocks(tables: TablesSummary) -> list[Block]:
+def _data_blocks(tables: TablesSummary) -> list[Block]:
     """How the columns were detected, how often each label occurs, and texts of each."""
-    lines_of_tables = []
+    sentences = []
     for name, table in tables.data.items():
         heading = "; heading skipped" if table.heading else ""
         blank = f"; {plural(table.blank, 'blank line')} skipped" if table.blank else ""
         order = f"{table.column.replace('-', ' ')} ({table.detected})"
-        lines_of_tables.append(f"{table.source}: {count(table.texts)} texts, {_USES[name]}; {order}{heading}{blank}")
-    original = {name: label for label, name in tables.renamed.items()}
-    rows = [
-        Row(
-            Cell(f"{label} (in the files: {original[label]})" if label in original else label),
-            [cell(table.counts[label], "count") for table in tables.data.values()],
-        )
-        for label in tables.labels
-    ]
+        sentences.append(f"{table.source}: {count(table.texts)} texts, {_USES[name]}; {order}{heading}{blank}")
+    originals = {name: f"{name} (in the files: {label})" for label, name in tables.renamed.items()}
+    columns: list[tuple[str, Callable[[str], Cell]]] = [("Label", lambda label: Cell(originals.get(label, label)))]
+    for name, table in tables.data.items():
+        columns.append((_USES[name], lambda label, table=table: cell(table.counts[label], "count")))  # type: ignore[misc]
     return [
-        Text(lines_of_tables),
-        Table("Labels", "", columns("Label", *(_USES[name] for name in tables.data)), rows),
+        Text(sentences),
+        table_of("Labels", "", tables.labels, columns),
         side_by_side([Text(texts, "samples", label) for label, texts in tables.examples.items()]),
     ]
 
 
-def warnings_of(tables: TablesSummary) -> list[Notice]:
+def warnings_of(warnings: Sequence[str]) -> list[Notice]:
     """What looks wrong in the tables."""
-    return [Notice("Look at the data:", warning) for warning in tables.warnings]
+    return [Notice("Look at the data:", warning) for warning in warnings]
 
 
 def tables_document(tables: TablesSummary) -> Document:
     """The tables as they are shown before training."""
-    return Document("tables", "Data", [], section("Tables", *data_blocks(tables)), warnings_of(tables))
+    return Document("tables", "Data", [], section("Tables", *_data_blocks(tables)), warnings_of(tables.warnings))
 
 
-# One classification
+# A batch
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The lengths of texts in tokens, special ones included, before they are truncated at a limit."""
+
+    lengths: tuple[int, ...]
+    limit: int
+
+    @property
+    def kept(self) -> list[int]:
+        """The lengths after truncation."""
+        return [min(length, self.limit) for length in self.lengths]
+
+    def truncation(self) -> str:
+        """How much is truncated, in words."""
+        lost = [length - self.limit for length in self.lengths if length > self.limit]
+        if not lost:
+            return "no text was truncated"
+        tokens = f"{plural(sum(lost), 'token')} lost, at most {count(max(lost))} of one text"
+        return f"{plural(len(lost), 'text')} truncated, {tokens}"
+
+    def positions(self, settings: FineTuning) -> dict[str, int]:
+        """Count the positions of one epoch, padding included, for each way to make batches."""
+        import torch
+        from transformers import trainer_pt_utils
+
+        group: Any = trainer_pt_utils.get_length_grouped_indices  # without types
+        kept, size = self.kept, settings.batch_size
+        grouped = group(kept, size, generator=torch.Generator().manual_seed(settings.seed))
+        shuffled = torch.randperm(len(kept), generator=torch.Generator().manual_seed(settings.seed)).tolist()
+        return {
+            "grouped": positions_in_order(kept, grouped, size),
+            "random": positions_in_order(kept, shuffled, size),
+            "fixed": self.limit * len(kept),
+        }
+
+
+def positions_in_order(lengths: Sequence[int], order: Sequence[int], size: int) -> int:
+    """Count the positions of all batches in this order, each as wide as its longest text."""
+    batches = [order[begin : begin + size] for begin in range(0, len(order), size)]
+    return sum(len(batch) * max(lengths[place] for place in batch) for batch in batches)
+
+
+def batch_document(model: str, tables: Tables, settings: FineTuning) -> Document:
+    """Explain the first batch of the training table, and count padding and truncation in the whole table."""
+    if model == BAG_OF_WORDS:
+        raise UserError(f"{BAG_OF_WORDS} has no tokenizer and no batches: explain those of an encoder, with --model")
+    from attnlab.hf.fine_tuning import collator, tokenized
+
+    tokenizer = load_tokenizer(model)
+    limit = min(settings.max_length, longest_text_of(model, tokenizer))
+    first = range(min(settings.batch_size, len(tables.train.rows)))
+    with quietly():
+        whole = Lengths(tuple(len(ids) for ids in tokenizer(tables.train.texts)["input_ids"]), limit)
+        rows = tokenized(tables.train, tables.ids(tables.train), tokenizer, limit).remove_columns("row")
+        batch: Any = collator(tokenizer, settings, limit)([rows[place] for place in first])
+    ordered, source = sorted(whole.lengths), tables.train.source
+    lengths = f"{ordered[0]} to {plural(ordered[-1], 'token')} (median {ordered[len(ordered) // 2]})"
+    tokens = sum(whole.kept)
+    batching = table_of(
+        "Batching",
+        "",
+        whole.positions(settings).items(),
+        [
+            ("Batching", lambda way: Cell(way[0])),
+            ("Positions per epoch", lambda way: cell(way[1], "count")),
+            ("Padding", lambda way: cell(1 - tokens / way[1], "share")),
+            (text_column("Batches"), lambda way: Cell(_BATCHING[way[0]])),
+        ],
+    )
+    total = f"{plural(len(ordered), 'text')} of {lengths}, {count(tokens)} together; {whole.truncation()}."
+    return Document(
+        "batch",
+        f"The first batch of {source}, as {model} gets it",
+        _tokenizer_sentences(tokenizer, limit, settings),
+        [
+            *section("Tensors", _tensor_table(batch, tokenizer.padding_side), _padding_text(batch, whole)),
+            *section("The shortest text of the batch", *_shortest_text(tokenizer, tables, batch)),
+            *section(f"The whole of {source}", Text([total]), batching),
+        ],
+    )
+
+
+def _tokenizer_sentences(tokenizer: Any, limit: int, settings: FineTuning) -> list[str]:
+    special = zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True)
+    listed = ", ".join(f"{token} = {number}" for token, number in special)
+    truncated = f"truncated at {limit} tokens"
+    if limit < settings.max_length:
+        truncated += f", since the model has no more positions, though max_length is {settings.max_length}"
+    padding = "to the limit" if settings.batching == "fixed" else "to the longest text of the batch"
+    return [
+        f"Tokenizer: {type(tokenizer).__name__}, {count(len(tokenizer))} pieces.",
+        f"Special tokens: {listed}; {tokenizer.num_special_tokens_to_add()} are put around every text.",
+        f"Texts are {truncated}, and padded {padding}, on the {tokenizer.padding_side}.",
+    ]
+
+
+def _tensor_table(batch: Any, side: str) -> Table:
+    known = list(_MEANINGS)
+    order = sorted(batch, key=lambda name: known.index(name) if name in known else len(known) - 2)  # labels last
+    meanings = {name: _MEANINGS.get(name, "a further input of this model").format(side=side) for name in order}
+    return table_of(
+        "Tensors",
+        "",
+        order,
+        [
+            ("Tensor", Cell),
+            (text_column("Type"), lambda name: Cell(str(batch[name].dtype).removeprefix("torch."))),
+            (text_column("Shape"), lambda name: Cell(" × ".join(map(str, batch[name].shape)))),
+            (text_column("Meaning"), lambda name: Cell(meanings[name])),
+        ],
+    )
+
+
+def _padding_text(batch: Any, whole: Lengths) -> Text:
+    texts, width = batch["input_ids"].shape
+    lengths = Lengths(whole.lengths[:texts], whole.limit)
+    positions, tokens, longest = texts * width, sum(lengths.kept), texts * whole.limit
+    padding = f"{count(positions - tokens)} of padding ({percent(1 - tokens / positions)})"
+    counted = f"{texts} × {width} = {plural(positions, 'position')}: {count(tokens)} real tokens and {padding}"
+    wider = f"{plural(longest, 'position')}, {longest / positions:.1f} times as many"
+    return Text([f"{counted}; {lengths.truncation()}.", f"Padded to {whole.limit} it would have {wider}."])
+
+
+def _shortest_text(tokenizer: Any, tables: Tables, batch: Any) -> tuple[Text, Table]:
+    """The shortest text of the batch, piece by piece: if there is padding, it has some."""
+    masks = batch["attention_mask"].tolist()
+    place = min(range(len(masks)), key=lambda number: sum(masks[number]))
+    row, ids = tables.train.rows[place], batch["input_ids"][place].tolist()
+    pieces = list(zip(tokenizer.convert_ids_to_tokens(ids), ids, masks[place], strict=True))
+    real, padding = [piece for piece in pieces if piece[2]], [piece for piece in pieces if not piece[2]]
+    shown = real[:_MOST_PIECES] + padding[:_MOST_PADDING]
+    table = table_of(
+        "Pieces",
+        f"{len(real)} pieces and {len(padding)} of padding; {len(shown)} of them:",
+        shown,
+        [
+            ("Piece", lambda piece: Cell(piece[0])),
+            ("Id", lambda piece: Cell(str(piece[1]), piece[1])),
+            ("Mask", lambda piece: Cell(str(piece[2]), piece[2])),
+        ],
+    )
+    label = f"label {row.label} (number {int(batch['labels'][place])})"
+    return Text([f"{tables.train.place(place)}, {label}: {row.text}"]), table
+
+
+# Predictions
+
+
+def predictions_document(predictions: Predictions, source: str) -> Document:
+    """How often each label was given, and the first texts with their labels."""
+    texts = predictions.texts
+    labels = table_of(
+        "Labels",
+        "",
+        predictions.counts.items(),
+        [
+            ("Label", lambda label: Cell(label[0])),
+            ("Texts", lambda label: cell(label[1], "count")),
+            ("Share", lambda label: cell(label[1] / len(texts), "share")),
+        ],
+    )
+    first = table_of(
+        "Texts",
+        "",
+        texts[:_MOST_TEXTS],
+        [
+            ("Label", lambda row: Cell(row.label)),
+            ("Probability", lambda row: cell(row.probability, "share")),
+            (text_column("Text"), lambda row: Cell(cut(row.text, _LONGEST_TEXT))),
+        ],
+    )
+    shown = f"The first {_MOST_TEXTS} texts" if len(texts) > _MOST_TEXTS else "Texts"
+    title = f"{plural(len(texts), 'text')} of {source}, labelled by {predictions.model}"
+    return Document("predictions", title, [], [*section("Labels", labels), *section(shown, first)])
+
+
+# The report
 
 
 def read_classification(folder: Path) -> Document:
@@ -94,56 +291,54 @@ def classification_document(result: Classification) -> Document:
         result.verdict,
         [
             *section("Results", _accuracy_table(result)),
-            *section("Training", *_curve_charts(result), _epochs_table(result)),
-            *(_labels_section(measured, name, result.tables.labels) for name, measured in result.measured.items()),
-            *section("Data", *data_blocks(result.tables)),
+            *(section("Training", *_curve_charts(result), _epochs_table(result)) if result.epochs else []),
+            *(
+                Section(f"Labels on {name}", list(_labels_blocks(measured, name, result.tables.labels)))
+                for name, measured in result.measured.items()
+            ),
+            *section("Data", *_data_blocks(result.tables)),
             reproduce(result, _run_facts(result), more=[_settings(result)]),
         ],
-        warnings_of(result.tables),
+        warnings_of(result.tables.warnings),
         footer="The raw numbers are in result.json, every text with its label in predictions.tsv.",
     )
 
 
+def _loss_cell(loss: float | None) -> Cell:
+    return Cell("NaN") if loss is None else cell(loss, "loss")
+
+
 def _accuracy_table(result: Classification) -> Table:
-    rows = [
-        Row(
-            Cell(name),
-            [
-                cell(measured.accuracy, "share"),
-                interval_cell(measured),
-                out_of(measured.right, measured.texts),
-                cell(measured.loss, "loss"),
-                cell(measured.commonest, "share"),
-            ],
-        )
-        for name, measured in result.measured.items()
-    ]
-    titles = columns(
-        "Table",
-        "Accuracy",
-        "95 % interval",
-        "Right",
-        Column("Loss", note="cross-entropy in nats"),
-        Column("Most common label", note="the accuracy of always predicting it"),
-    )
     chosen = "the best epoch was chosen on validation, so that figure is slightly optimistic"
     once = "the test table was measured once, after everything was chosen"
     remarks = [*([chosen] if result.best_epoch else []), *([once] if result.test else [])]
-    caption = f"{capital('; '.join(remarks))}." if remarks else "Shares of right labels."
-    return Table("Results", caption, titles, rows, brief=True)
+    guess = Column("Most common label", note="the accuracy of always predicting it")
+    return table_of(
+        "Results",
+        f"{capital('; '.join(remarks))}." if remarks else "Shares of right labels.",
+        result.measured.items(),
+        [
+            ("Table", lambda part: Cell(part[0])),
+            ("Accuracy", lambda part: cell(part[1].accuracy, "share")),
+            ("95 % interval", lambda part: interval_cell(part[1])),
+            ("Right", lambda part: out_of(part[1].right, part[1].texts)),
+            (Column("Loss", note="cross-entropy in nats"), lambda part: _loss_cell(part[1].loss)),
+            (guess, lambda part: cell(part[1].commonest, "share")),
+        ],
+        brief=True,
+    )
 
 
 def _curve_charts(result: Classification) -> list[Chart]:
-    if not result.epochs:
-        return []
-    numbers = [float(epoch.epoch) for epoch in result.epochs]
+    epochs = result.epochs
+    numbers = [float(epoch.epoch) for epoch in epochs]
     losses = [
-        Series("training", numbers, [epoch.train_loss for epoch in result.epochs]),
-        Series("validation", numbers, [epoch.dev_loss for epoch in result.epochs]),
+        Series("training", numbers, [epoch.train_loss for epoch in epochs]),  # type: ignore[misc]
+        Series("validation", numbers, [epoch.dev_loss for epoch in epochs]),  # type: ignore[misc]
     ]
     accuracies = [
-        Series("training", numbers, [100 * epoch.train_accuracy for epoch in result.epochs]),
-        Series("validation", numbers, [100 * epoch.dev_accuracy for epoch in result.epochs]),
+        Series("training", numbers, [100 * epoch.train_accuracy for epoch in epochs]),
+        Series("validation", numbers, [100 * epoch.dev_accuracy for epoch in epochs]),
     ]
     x, title = Axis("epoch"), f"Accuracy; epoch {result.best_epoch} was kept"
     return [
@@ -152,43 +347,32 @@ def _curve_charts(result: Classification) -> list[Chart]:
     ]
 
 
-def _epochs_table(result: Classification) -> Table | None:
+def _epochs_table(result: Classification) -> Table:
     """The epochs; the one that was kept is marked."""
-    if not result.epochs:
-        return None
-    rows = [
-        Row(
-            Cell(str(epoch.epoch), epoch.epoch),
-            [
-                *(
-                    Cell(figure(loss, "loss"), None if isnan(loss) else loss)
-                    for loss in (epoch.train_loss, epoch.dev_loss)
-                ),
-                cell(epoch.train_accuracy, "share"),
-                cell(epoch.dev_accuracy, "share"),
-                cell(epoch.seconds, "seconds"),
-            ],
-            "kept" if epoch.epoch == result.best_epoch else "",
-            "good",
-        )
-        for epoch in result.epochs
-    ]
-    titles = ("Epoch", "Training loss", "Validation loss", "Training accuracy", "Validation accuracy", "Time")
-    caption = (
+
+    def number(epoch: Epoch) -> Cell:
+        return Cell(str(epoch.epoch), epoch.epoch)
+
+    return table_of(
+        "Epochs",
         "Training loss and accuracy are measured while the weights change, over the whole epoch and with dropout; validation is"
-        " measured at its end."
+        " measured at its end.",
+        result.epochs,
+        [
+            (Column("Epoch"), number),
+            ("Training loss", lambda epoch: _loss_cell(epoch.train_loss)),
+            ("Validation loss", lambda epoch: _loss_cell(epoch.dev_loss)),
+            ("Training accuracy", lambda epoch: cell(epoch.train_accuracy, "share")),
+            ("Validation accuracy", lambda epoch: cell(epoch.dev_accuracy, "share")),
+            ("Time", lambda epoch: cell(epoch.seconds, "seconds")),
+        ],
+        mark=lambda epoch: "kept" if epoch.epoch == result.best_epoch else "",
+        brief=True,
     )
-    return Table("Epochs", caption, [Column(title) for title in titles], rows, brief=True)
 
 
-def _labels_section(measured: Measured, name: str, labels: tuple[str, ...]) -> Section:
-    blocks: list[Block] = [_confusion(measured, labels)]
-    if measured.mistakes:
-        blocks.append(_mistakes_table(measured, name))
-    return Section(f"Labels on {name}", blocks)
-
-
-def _confusion(measured: Measured, labels: tuple[str, ...]) -> HeatMap:
+def _labels_blocks(measured: Measured, name: str, labels: tuple[str, ...]) -> Iterator[Block]:
+    """The confusion matrix, and the mistakes if there are any."""
     counts = measured.confusion
     pairs = "; ".join(
         f"{gold} taken for {predicted} {count(counts[row][column])} times"
@@ -196,7 +380,7 @@ def _confusion(measured: Measured, labels: tuple[str, ...]) -> HeatMap:
         for column, predicted in enumerate(labels)
         if counts[row][column]
     )
-    return HeatMap(
+    yield HeatMap(
         "Rows: the label of the text. Columns: the predicted label.",
         f"Confusion matrix. {pairs}",
         counts,
@@ -206,26 +390,24 @@ def _confusion(measured: Measured, labels: tuple[str, ...]) -> HeatMap:
         numbers=len(labels) <= 20,
         cell=64 if len(labels) <= 6 else 44 if len(labels) <= 12 else 30,
     )
-
-
-def _mistakes_table(measured: Measured, name: str) -> Table:
-    rows = [
-        Row(Cell(mistake.text), [Cell(mistake.label), Cell(mistake.predicted), cell(mistake.confidence, "share")])
-        for mistake in measured.mistakes
-    ]
-    wrong = measured.texts - measured.right
-    caption = (
-        f"{plural(len(rows), 'mistake')} of {count(wrong)} on {name}, the most confident ones. Some may be errors of the"
-        " table."
-    )
-    confidence = Column("Confidence", largest_first=True)
-    titles = columns("Text", text_column("Label"), text_column("Predicted"), confidence)
-    return Table(f"Mistakes on {name}", caption, titles, rows)
+    if measured.mistakes:
+        shown, wrong = plural(len(measured.mistakes), "mistake"), count(measured.texts - measured.right)
+        yield table_of(
+            f"Mistakes on {name}",
+            f"{shown} of {wrong} on {name}, the most confident ones. Some may be errors of the table.",
+            measured.mistakes,
+            [
+                ("Text", lambda mistake: Cell(mistake.text)),
+                (text_column("Label"), lambda mistake: Cell(mistake.label)),
+                (text_column("Predicted"), lambda mistake: Cell(mistake.predicted)),
+                (Column("Confidence", largest_first=True), lambda mistake: cell(mistake.confidence, "share")),
+            ],
+        )
 
 
 def _run_facts(result: Classification) -> Facts:
-    known = {name: value for name, value in asdict(result.facts).items() if value not in (None, ())}
-    pairs = [(name.replace("_", " "), plain(value)) for name, value in known.items()]
+    known = {name.replace("_", " "): value for name, value in asdict(result.facts).items() if value not in (None, ())}
+    pairs = plain_facts(known)
     if result.steps:
         pairs += [
             ("steps", count(result.steps)),
@@ -239,8 +421,4 @@ def _run_facts(result: Classification) -> Facts:
 def _settings(result: Classification) -> Block:
     settings = asdict(result.settings) if result.epochs else {"seed": result.settings.seed}
     checksums = [(table.source, f"sha256 {table.sha256}") for table in result.tables.data.values()]
-    return folded(
-        "Settings and checksums",
-        Facts("Settings", [(name, plain(value)) for name, value in settings.items()]),
-        Facts("Checksums", checksums),
-    )
+    return folded("Settings and checksums", Facts("Settings", plain_facts(settings)), Facts("Checksums", checksums))

@@ -1,4 +1,4 @@
-"""Fine-tuning by transformers' Trainer.
+"""Fine-tuning by transformers' Trainer, and prediction by its pipeline.
 
 Three things are changed. Evaluation reads the tables in order, longest texts first: Trainer would shuffle them if training
 batches are grouped, and predictions would come in another order than the texts. Right answers and tokens are counted on the
@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,31 @@ from transformers import (
     Trainer,
     TrainerCallback,
     TrainingArguments,
+    pipeline,
     set_seed,
 )
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import UserError
-from attnlab.hf.classify import Epoch, ModelFacts, Outcome, ScoredTable
-from attnlab.hf.loading import load_encoder, quietly
-from attnlab.hf.settings import RATES, FineTuning
+from attnlab.hf import RATES, FineTuning
+from attnlab.hf.classify import Classification, Epoch, ModelFacts, Outcome, ScoredTable
+from attnlab.hf.loading import (
+    load_encoder,
+    load_tokenizer,
+    load_weights,
+    locate,
+    longest_text,
+    quietly,
+    require_reachable,
+)
+from attnlab.lm.devices import choose_device
 from attnlab.lm.optim import Muon, OptimizerPair
 from attnlab.lm.stages import Show
+from attnlab.store import records
 from attnlab.store.runs import Step
 
 _MOMENTUM = 0.9  # of SGD
+_TEXTS_AT_ONCE = 64  # in prediction
 
 # Data
 
@@ -144,7 +157,8 @@ class EpochRecorder(TrainerCallback):
         """Record the epoch."""
         number, accuracy, loss = len(self.epochs) + 1, event["metrics"]["eval_accuracy"], event["metrics"]["eval_loss"]
         right = self.right / max(self.texts, 1)
-        self.epochs.append(Epoch(number, self.train_loss, right, float(loss), float(accuracy), self.epoch_seconds))
+        losses = _finite(self.train_loss), _finite(float(loss))
+        self.epochs.append(Epoch(number, losses[0], right, losses[1], float(accuracy), self.epoch_seconds))
         self.show.line(
             f"epoch {number} of {args.num_train_epochs:g}: loss {self.train_loss:.3f}, on validation {loss:.3f},"
             f" accuracy {100 * accuracy:.1f} %"
@@ -297,8 +311,12 @@ def _scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> ScoredTab
     placed = np.empty_like(logits, dtype=np.float64)
     placed[list(order)] = logits
     logs = log_softmax(placed, axis=1)
-    loss = float(-logs[np.arange(len(gold)), list(gold)].mean())
-    return ScoredTable(tuple(gold), tuple(map(tuple, np.exp(logs).tolist())), loss)
+    loss = _finite(float(-logs[np.arange(len(gold)), list(gold)].mean()))
+    return ScoredTable(tuple(gold), tuple(map(tuple, np.nan_to_num(np.exp(logs), nan=0.0).tolist())), loss)
+
+
+def _finite(loss: float) -> float | None:
+    return loss if isfinite(loss) else None
 
 
 def _show_truncation(parts: Mapping[str, datasets.Dataset], limit: int, settings: FineTuning, show: Show) -> None:
@@ -306,3 +324,27 @@ def _show_truncation(parts: Mapping[str, datasets.Dataset], limit: int, settings
     full = sum(len(ids) == limit for rows in parts.values() for ids in rows["input_ids"])
     if limit < settings.max_length and full:
         show.line(f"the model has positions for {limit} tokens: longer texts are truncated ({full:,} fill all of them)")
+
+
+# Prediction
+
+
+def predict(name: str, texts: list[str]) -> tuple[list[str], list[list[float]]]:
+    """The labels of an encoder, and their probabilities for every text; texts are truncated as they were in its training."""
+    tokenizer, place = load_tokenizer(name), Path(require_reachable(locate(name)))
+    model, missing = load_weights("AutoModelForSequenceClassification", str(place), name)
+    if missing:  # transformers would make them up
+        raise UserError(
+            f"{name} has no trained head for labels: make a classifier of it with attnlab classify TRAIN DEV"
+        )
+    limit = longest_text(model, tokenizer)
+    if place.name == "model" and (place.parent / "predictions.tsv").is_file():  # written by `attnlab classify`
+        limit = min(limit, records.read(Classification, place.parent / "result.json").facts.max_length or limit)
+    make: Any = pipeline  # typed for each task apart
+    options = {"function_to_apply": "softmax", "truncation": True, "max_length": limit, "batch_size": _TEXTS_AT_ONCE}
+    with quietly():
+        device = choose_device("auto")
+        classifier = make("text-classification", model=model, tokenizer=tokenizer, device=device, top_k=None)
+        rows = [{score["label"]: score["score"] for score in scores} for scores in classifier(texts, **options)]
+    labels = [label for _, label in sorted(model.config.id2label.items())]
+    return labels, [[row[label] for label in labels] for row in rows]

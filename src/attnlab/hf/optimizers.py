@@ -6,23 +6,23 @@ that a study that was stopped resumes where it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import inf, isnan, nan
+from math import isfinite
 from pathlib import Path
 
 from rich.console import Console
 
 from attnlab import stats
 from attnlab.errors import UserError, unknown
+from attnlab.hf import RATES, FineTuning, Optimizer, is_optimizer
 from attnlab.hf.classify import Outcome, fine_tune, short_name
-from attnlab.hf.settings import RATES, FineTuning, Optimizer, is_optimizer
 from attnlab.hf.tuning import Tuning, TuningResult
 from attnlab.lm.progress import display, say
-from attnlab.report.document import Axis, Cell, Document, Row, Series, Table, section
-from attnlab.report.parts import cell, columns, lines, text_column
-from attnlab.report.words import duration, listed, percent, plural, span
+from attnlab.report.document import Axis, Cell, Document, Series, section
+from attnlab.report.parts import cell, interval_cell, lines, table_of, text_column
+from attnlab.report.words import duration, listed, percent, plural
 from attnlab.store import records
 from attnlab.store.folders import write_folder
 from attnlab.studies.study import study
@@ -51,13 +51,8 @@ class OptimizerPair:
 
     first: str
     second: str
-    p: float | None
+    p: float
     sentence: str
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Both optimizers."""
-        return self.first, self.second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +74,10 @@ def read_rates(text: str) -> dict[Optimizer, float]:
         if name in rates:
             raise UserError(f"--optimizers names {name} twice: leave one out; rates are compared by --search")
         try:
-            rates[name] = float(value) if sign else 0.0
+            rates[name] = float(value) if sign else RATES[name]
         except ValueError:
-            rates[name] = nan
-        if sign and not 0 < rates[name] < inf:
+            rates[name] = 0.0
+        if not (isfinite(rates[name]) and rates[name] > 0):
             raise UserError(
                 f"--optimizers: the rate of {name} must be a number above 0, such as {name}={RATES[name]:g}"
             )
@@ -95,7 +90,7 @@ def read_rates(text: str) -> dict[Optimizer, float]:
 class Optimizers(Tuning[OptimizersResult]):
     """Compare optimizers on the same encoder, tables, seeds and epochs."""
 
-    rates: dict[Optimizer, float]  # 0 for the default of the optimizer
+    rates: dict[Optimizer, float]
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def check(self) -> None:
@@ -116,11 +111,11 @@ class Optimizers(Tuning[OptimizersResult]):
         """Do every training that is not finished, one after the other, so that their times can be compared."""
         say(console, self._rates_in_words())
         for seed in self.seeds:
-            for name in self.rates:
+            for name, rate in self.rates.items():
                 path = folder / name / f"seed-{seed}"
                 if path.exists():
                     continue
-                settings = replace(self.settings, optimizer=name, lr=self.rates[name] or RATES[name], seed=seed)
+                settings = replace(self.settings, optimizer=name, lr=rate, seed=seed)
                 with display(f"{name}, seed {seed}", console) as show:
                     outcome = fine_tune(self.model, self.judged, settings, show=show)
                 write_folder(path, "training", {"result.json": records.encode(outcome)})
@@ -133,14 +128,12 @@ class Optimizers(Tuning[OptimizersResult]):
             name: [records.read(Outcome, folder / name / f"seed-{seed}" / "result.json") for seed in self.seeds]
             for name in self.rates
         }
-        optimizers = tuple(_summary(name, self.rates[name] or RATES[name], trained[name]) for name in trained)
-        pairs = _compare(trained)
+        optimizers = tuple(_summary(name, self.rates[name], outcomes) for name, outcomes in trained.items())
+        pairs = tuple(_compare(trained))
         return OptimizersResult(
+            **self.common(),
             title=f"{listed(self.rates)}: which fine-tunes {short_name(self.model)} better?",
-            command=self.command,
             seconds=sum(outcome.seconds for outcomes in trained.values() for outcome in outcomes),
-            facts=self.facts(),
-            settings=self.settings,
             optimizers=optimizers,
             pairs=pairs,
             verdict=(
@@ -149,47 +142,35 @@ class Optimizers(Tuning[OptimizersResult]):
                 *(f"{summary.name} diverged: use a smaller rate." for summary in optimizers if summary.diverged),
                 *(pair.sentence for pair in pairs),
             ),
-            warnings=self.tables.warnings,
         )
 
     def _rates_in_words(self) -> str:
-        """Where the learning rates come from, and what that means for the comparison."""
-        defaults = ", ".join(f"{name} {RATES[name]:g}" for name, rate in self.rates.items() if not rate)
-        rates = ", ".join(f"{name} {rate:g}" for name, rate in self.rates.items() if rate)
-        if not defaults:
-            return f"Learning rates as given: {rates}."
-        return (
-            f"Learning rates {f'as given: {rates}; ' if rates else ''}each optimizer's default, not tuned: {defaults}."
-            " With a rate tuned by --search an optimizer may do better, and the order may change."
-        )
+        """The learning rates, and what the defaults among them mean for the comparison."""
+        defaults = [name for name, rate in self.rates.items() if rate == RATES[name]]
+        rates = ", ".join(f"{name} {rate:g}" for name, rate in self.rates.items())
+        remark = f" The default of {listed(defaults)} is not tuned: with a rate tuned by --search the order may change."
+        return f"Learning rates: {rates}.{remark if defaults else ''}"
 
     def document(self, result: OptimizersResult) -> Document:
         """Return the accuracies, the comparisons in words, and the curves."""
-        rows = [
-            Row(
-                Cell(summary.name),
-                [
-                    Cell(f"{summary.rate:g}", summary.rate),
-                    cell(summary.accuracy, "share"),
-                    Cell(span(summary.low, summary.high, "share"), low=summary.low, high=summary.high),
-                    Cell(", ".join(map(str, summary.best_epochs))),
-                    cell(summary.seconds_per_epoch, "seconds"),
-                ],
-            )
-            for summary in result.optimizers
-        ]
-        titles = columns("Optimizer", "Rate", "Right", "95 % interval", text_column("Best epoch"), "Time of an epoch")
-        caption = (
+        table = table_of(
+            "Optimizers",
             "Right labels of the validation texts in the best epoch, mean of the seeds; chosen on the same texts, which makes"
-            " all of them a little optimistic."
+            " all of them a little optimistic.",
+            result.optimizers,
+            [
+                ("Optimizer", lambda summary: Cell(summary.name)),
+                ("Rate", lambda summary: Cell(f"{summary.rate:g}", summary.rate)),
+                ("Right", lambda summary: cell(summary.accuracy, "share")),
+                ("95 % interval", interval_cell),
+                (text_column("Best epoch"), lambda summary: Cell(", ".join(map(str, summary.best_epochs)))),
+                ("Time of an epoch", lambda summary: cell(summary.seconds_per_epoch, "seconds")),
+            ],
+            brief=True,
         )
-        curves = [_curve(summary) for summary in result.optimizers]
         title, x, y = "Accuracy, mean and range of the seeds", Axis("epoch"), Axis("right labels", "%")
-        return self.report(
-            result,
-            *section("Results", Table("Optimizers", caption, titles, rows, brief=True)),
-            *section("Validation", lines(title, curves, x, y, "the accuracy in per cent")),
-        )
+        curves = lines(title, list(map(_curve, result.optimizers)), x, y, "the accuracy in per cent")
+        return self.report(result, *section("Results", table), *section("Validation", curves))
 
 
 def _summary(name: str, rate: float, outcomes: list[Outcome]) -> OptimizerSummary:
@@ -201,40 +182,38 @@ def _summary(name: str, rate: float, outcomes: list[Outcome]) -> OptimizerSummar
         mean.mean,
         mean.low,
         mean.high,
-        sum(isnan(outcome.dev.loss) for outcome in outcomes),
+        sum(outcome.dev.loss is None for outcome in outcomes),
         tuple(outcome.best_epoch for outcome in outcomes),
         sum(seconds) / len(seconds),
         tuple(tuple(outcome.curve) for outcome in outcomes),
     )
 
 
-def _compare(trained: Mapping[Optimizer, list[Outcome]]) -> tuple[OptimizerPair, ...]:
+def _compare(trained: Mapping[Optimizer, list[Outcome]]) -> Iterator[OptimizerPair]:
     """Test every pair for new seeds and new texts; with one seed, by McNemar's test."""
-    names = list(combinations(trained, 2))
+    pairs = list(combinations(trained, 2))
     right = {name: [outcome.right for outcome in outcomes] for name, outcomes in trained.items()}
-    tests: list[stats.SeedsByQuestions | stats.McNemar] = []
-    for a, b in names:
-        if len(right[a]) > 1:
-            tests.append(stats.seeds_by_questions(right[a], right[b], alpha=_ALPHA / len(names)))
-        else:
-            tests.append(stats.mcnemar(right[a][0], right[b][0], alpha=_ALPHA / len(names)))
-    single = [test.both.p if isinstance(test, stats.SeedsByQuestions) else test.p for test in tests]
-    adjusted = iter(stats.holm([p for p in single if p is not None]))
-    pairs = []
-    for (a, b), test, p in zip(names, tests, single, strict=True):
-        p = None if p is None else next(adjusted)
-        several = len(names) if p is not None else 1
-        words = stats.in_words(test, a, b, adjusted=p if several > 1 else None, comparisons=several, item="text")
-        pairs.append(OptimizerPair(a, b, p, f"{a} against {b}: {words}."))
-    return tuple(pairs)
+    alpha = _ALPHA / len(pairs)
+    tests: list[stats.McNemar | stats.SeedsByQuestions] = [
+        stats.mcnemar(right[a][0], right[b][0], alpha)
+        if len(right[a]) == 1
+        else stats.seeds_by_questions(right[a], right[b], alpha=alpha)
+        for a, b in pairs
+    ]
+    single = [test.p if isinstance(test, stats.McNemar) else test.both.p for test in tests]
+    adjusted = stats.holm([1.0 if p is None else p for p in single])  # None: no test is possible
+    for (a, b), test, p in zip(pairs, tests, adjusted, strict=True):
+        adjusted_p = p if len(pairs) > 1 else None
+        words = stats.in_words(test, a, b, adjusted=adjusted_p, comparisons=len(pairs), item="text")
+        yield OptimizerPair(a, b, p, f"{a} against {b}: {words}.")
 
 
 def _verdict(summaries: Sequence[OptimizerSummary], pairs: Sequence[OptimizerPair]) -> str:
     """Which optimizer comes first, and which it is shown to be better than."""
     best = max(summaries, key=lambda summary: summary.accuracy)
-    others = {({pair.first, pair.second} - {best.name}).pop(): pair.p for pair in pairs if best.name in pair.names}
-    beaten = [name for name, p in others.items() if p is not None and p < _ALPHA]
-    rest = [name for name in others if name not in beaten]
+    p = {pair.first: pair.p for pair in pairs if pair.second == best.name}
+    p |= {pair.second: pair.p for pair in pairs if pair.first == best.name}
+    beaten, rest = [name for name in p if p[name] < _ALPHA], [name for name in p if p[name] >= _ALPHA]
     claims = [f"shown to be better than {listed(beaten, 'or')}"] if beaten else []
     claims += [f"not shown to be better than {listed(rest, 'or')}"] if rest else []
     mean = f"{percent(best.accuracy)} of labels right, mean of {plural(len(best.curves), 'seed')}"
@@ -245,7 +224,5 @@ def _curve(summary: OptimizerSummary) -> Series:
     """Validation accuracy by epoch in per cent, over the seeds."""
     by_epoch = [[100 * share for share in shares] for shares in zip(*summary.curves, strict=True)]
     mean = [sum(shares) / len(shares) for shares in by_epoch]
-    numbers = [float(number) for number in range(1, len(mean) + 1)]
-    return Series(
-        summary.name, numbers, mean, [min(shares) for shares in by_epoch], [max(shares) for shares in by_epoch]
-    )
+    low, high = list(map(min, by_epoch)), list(map(max, by_epoch))
+    return Series(summary.name, [float(number) for number in range(1, len(mean) + 1)], mean, low, high)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from attnlab.corpora.labelled import Column, Tables, built_in_tables, read_tables
 from attnlab.errors import UserError
-from attnlab.hf.classify import short_name, versions
+from attnlab.hf import BAG_OF_WORDS, FineTuning
+from attnlab.hf.classify import environment_with_packages, short_name
+from attnlab.hf.documents import warnings_of
 from attnlab.hf.loading import PACKAGES, load_encoder, locate, need_extra
-from attnlab.hf.settings import BAG_OF_WORDS, FineTuning
-from attnlab.machine import environment
-from attnlab.report.document import Document, Facts, Notice, Section
+from attnlab.report.document import Document, Facts, Section
 from attnlab.report.parts import StudyResult, report_of, reproduce
-from attnlab.studies.study import Study
+from attnlab.studies.study import Study, checksums_of_files
 
 _USES = {"train": "trained on", "dev": "judged on", "test": "measured once"}
 
@@ -25,9 +24,9 @@ _USES = {"train": "trained on", "dev": "judged on", "test": "measured once"}
 class TableFiles:
     """The files of labelled texts; without files, the built-in sentences."""
 
-    train: str | None = None
-    dev: str | None = None
-    test: str | None = None
+    train: Path | None = None
+    dev: Path | None = None
+    test: Path | None = None
     column: Column | None = None
     names: dict[str, str] = field(default_factory=dict)  # new names by the labels of the files
 
@@ -38,11 +37,6 @@ class TableFiles:
             return read_tables(self.train, self.dev, self.test, self.column, self.names)
         return built_in_tables()
 
-    def absolute(self) -> TableFiles:
-        """Return the same files with paths that are valid in any folder."""
-        train, dev, test = (str(Path(path).resolve()) if path else None for path in (self.train, self.dev, self.test))
-        return replace(self, train=train, dev=dev, test=test)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TuningResult(StudyResult):
@@ -52,7 +46,7 @@ class TuningResult(StudyResult):
     settings: FineTuning
     verdict: tuple[str, ...]
     warnings: tuple[str, ...]
-    environment: dict[str, str | int] = field(default_factory=lambda: {**environment(), **versions()})
+    environment: dict[str, Any] = field(default_factory=environment_with_packages)
 
 
 R = TypeVar("R", bound=TuningResult)
@@ -80,9 +74,10 @@ class Tuning(Study[R]):
 
     def with_absolute_paths(self) -> Self:
         """Return the plan with paths that are valid in any folder."""
-        folder = Path(self.model).expanduser()
+        folder, texts = Path(self.model).expanduser(), self.texts
+        train, dev, test = (path.resolve() if path else None for path in (texts.train, texts.dev, texts.test))
         model = str(folder.resolve()) if folder.is_dir() else self.model
-        return replace(self, model=model, texts=self.texts.absolute())
+        return replace(self, model=model, texts=replace(texts, train=train, dev=dev, test=test))
 
     def check(self) -> None:
         """Refuse a model that cannot be fine-tuned."""
@@ -92,32 +87,27 @@ class Tuning(Study[R]):
         load_encoder(self.model, self.tables.labels)
 
     def fingerprints(self) -> dict[str, str]:
-        """Return checksums of the tables, and of the model if it is a folder; models of the hub are not checked."""
+        """Return checksums of the tables, and of the model's files if it is a folder; models of the hub are not checked."""
         sums = {f"{part} ({table.source})": table.sha256 for part, table in self.tables.parts.items()}
         place = Path(locate(self.model))
-        if place.is_dir():
-            digest = hashlib.sha256()
-            for path in sorted(path for path in place.iterdir() if path.is_file()):
-                with path.open("rb") as stream:
-                    digest.update(path.name.encode() + hashlib.file_digest(stream, "sha256").digest())
-            sums[self.model] = digest.hexdigest()
-        return sums
+        files = [path for path in place.iterdir() if path.is_file()] if place.is_dir() else []
+        return sums | checksums_of_files(files)
 
-    def facts(self) -> dict[str, str]:
-        """Describe the model and the tables in a few words."""
-        tables = {
-            _USES[part]: f"{table.source}, {len(table.rows):,} texts" for part, table in self.tables.parts.items()
+    def common(self) -> dict[str, Any]:
+        """Return what all results of such studies hold: the plan, and the model and the tables in a few words."""
+        parts = self.tables.parts.items()
+        tables = {_USES[part]: f"{table.source}, {len(table.rows):,} texts" for part, table in parts}
+        facts = {"model": short_name(self.model), **tables, "labels": ", ".join(self.tables.labels)}
+        return {
+            "command": self.command,
+            "facts": facts,
+            "settings": self.settings,
+            "warnings": self.tables.warnings,
         }
-        return {"model": short_name(self.model), **tables, "labels": ", ".join(self.tables.labels)}
 
     def report(self, result: TuningResult, *sections: Section) -> Document:
         """Return the report: verdict, sections, and how to reproduce it."""
         facts = Facts("Study", list(result.facts.items()))
-        return report_of(
-            result.kind,
-            result,
-            result.verdict,
-            [*sections, reproduce(result, facts, {"the study": asdict(result.settings)})],
-            [Notice("Look at the data:", warning) for warning in result.warnings],
-            "all trainings took",
-        )
+        reproduction = reproduce(result, facts, {"the study": asdict(result.settings)})
+        notices = warnings_of(result.warnings)
+        return report_of(result.kind, result, result.verdict, [*sections, reproduction], notices, "all trainings took")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -148,6 +148,25 @@ def columns(first: str, *others: str | Column) -> list[Column]:
 def text_column(title: str, minor: bool = False) -> Column:
     """A column of words."""
     return Column(title, number=False, minor=minor)
+
+
+def table_of(
+    title: str,
+    caption: str,
+    items: Iterable[_Item],
+    cells: Sequence[tuple[str | Column, Callable[[_Item], Cell]]],
+    *,
+    mark: Callable[[_Item], str] = lambda item: "",
+    brief: bool = False,
+) -> Table:
+    """A table with one row per item, from the title of every column and its cell for an item; the first column is the name."""
+    titles = [title for title, _ in cells]
+    first = titles[0] if isinstance(titles[0], Column) else text_column(titles[0])
+    rows = []
+    for item in items:
+        name, *others = (make(item) for _, make in cells)
+        rows.append(Row(name, others, mark(item), "good" if mark(item) else ""))
+    return Table(title, caption, [first, *columns("", *titles[1:])[1:]], rows, brief)
 
 
 def cell(value: float | None, kind: str) -> Cell:
