@@ -28,7 +28,7 @@ PUBLIC = {
     "attnlab.trust": ("Calibrated confidence, source line and verdict: [trust](trust.md).", ()),
     "attnlab.inside.look": (
         "One text inside a model: [looking inside](looking.md).",
-        ("look", "View", "attentions_of", "circuits_of"),
+        ("look", "View", "attentions_of"),
     ),
     "attnlab.inside.heads": (
         "What every head does, in scores: [looking inside](looking.md).",

@@ -20,7 +20,7 @@ _MODULES = {
     "influence": "attnlab.inside.taps",
     "ablate": "attnlab.inside.ablation",
     "ablate_heads": "attnlab.inside.ablation",
-    "Intervention": "attnlab.inside.interventions",
+    "Intervention": "attnlab.inside",
     "LanguageModel": "attnlab.lm.model",
     "load_model": "attnlab.lm.model",
     "flops_per_token": "attnlab.lm.flops",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnlab.config import ModelConfig
 from attnlab.errors import UserError
-from attnlab.inside.heads import SCORES, HeadScores, copying_scores, pattern_scores, repeated_tokens, score_heads
+from attnlab.inside.heads import SCORES, Scores, copying_scores, pattern_scores, repeated_tokens, score_heads
 from attnlab.lm.model import LanguageModel, model_files
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store.folders import to_json, write_folder
@@ -102,12 +102,12 @@ def test_the_first_token_and_texts_without_repeats() -> None:
     begins = torch.zeros(1, 1, 6, 6)
     begins[..., 0] = 1
     (scores,) = pattern_scores(begins, torch.arange(6)[None])
-    assert scores["first"] == scores["largest"] == 1
-    assert scores["same"] is scores["induction"] is None
+    assert scores.first == scores.largest == 1
+    assert scores.same is scores.induction is None
     (below,) = pattern_scores(-3 * begins, torch.arange(6)[None])
     assert below == scores
     # x x: what follows the earlier x is the token itself, which is no induction.
-    assert pattern_scores(torch.eye(2)[None, None], torch.zeros(1, 2, dtype=torch.long))[0]["induction"] is None
+    assert pattern_scores(torch.eye(2)[None, None], torch.zeros(1, 2, dtype=torch.long))[0].induction is None
 
 
 # Heads that do nothing
@@ -224,4 +224,4 @@ def test_the_command_writes_table_picture_and_numbers(
 
 
 def test_scores_have_titles_and_order() -> None:
-    assert HeadScores(1, 2, "", "dot", *range(7)).scores == list(range(7))
+    assert Scores(*range(7)).in_order() == list(range(7))

@@ -42,7 +42,7 @@ from attnlab.hf.conversion import (
 )
 from attnlab.hf.loading import load, load_weights, refuse_pickled, render_card
 from attnlab.hf.modeling import AttnlabConfig, AttnlabForCausalLM
-from attnlab.inside.look import attentions_of, circuits_of
+from attnlab.inside.look import attentions_of
 from attnlab.lm.model import LanguageModel, count_parameters, load_model
 from attnlab.lm.model import model_files as attnlab_files
 from attnlab.lm.tokenizers import Tokenizer
@@ -55,7 +55,6 @@ __all__ = [
     "AttnlabForCausalLM",
     "AttnlabWordTokenizer",
     "attentions_of",
-    "circuits_of",
     "equip",
     "export",
     "import_model",

@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import reduce
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from attnlab.errors import AttnlabError, UserError
-from attnlab.inside.interventions import TAPS, Ablation, Alternative, HeadEffect, Intervention, TapName
+from attnlab.inside import TAPS, Ablation, Alternative, HeadEffect, Intervention, TapName
 from attnlab.inside.look import encode, refuse_bottleneck
 from attnlab.inside.taps import Change, capture, eval_mode, patch, taps_of
 from attnlab.lm.evaluate import encode_question, generate, top_answers
@@ -53,18 +52,18 @@ def ablate(
     finds. Otherwise the text is continued, and next tokens are compared.
     """
     subject = _Subject(model, tokenizer, text, question, answers)
-    changed = subject.changes(changes)
-    before, after = subject.say({}), subject.say(changed)
-    first, then = before.ranking, after.ranking
-    shown = dict.fromkeys([*first[:_SHOWN], *then[:_SHOWN]])
+    before, written_before = subject.respond({})
+    after, written_after = subject.respond(subject.changes(changes))
+    answer, then = next(iter(before)), next(iter(after))
+    shown = dict.fromkeys([*islice(before, _SHOWN), *islice(after, _SHOWN)])
     return Ablation(
-        answer=first[0],
-        before=before.chances[first[0]],
-        after=after.chances.get(first[0]),
-        then=then[0],
-        written_before=before.written,
-        written_after=after.written,
-        rows=tuple(Alternative(name, before.chances.get(name), after.chances.get(name)) for name in shown),
+        answer=answer,
+        before=before[answer],
+        after=after.get(answer),
+        then=then,
+        written_before=written_before,
+        written_after=written_after,
+        rows=tuple(Alternative(name, before.get(name), after.get(name)) for name in shown),
     )
 
 
@@ -78,13 +77,13 @@ def ablate_heads(
 ) -> Iterator[HeadEffect]:
     """Yield the probability of the model's own answer, first unchanged, then with each head switched off in turn."""
     subject = _Subject(model, tokenizer, text, question, answers)
-    best = subject.likeliest()
-    yield HeadEffect(None, None, subject.chance(best, {}))
+    best = next(iter(subject.chances()))
+    yield HeadEffect(None, None, subject.chance_of(best, {}))
     for layer in range(model.config.n_layer):
         for head in range(model.config.n_head):
             chance = None
             if "z" in taps_in(model, layer):
-                chance = subject.chance(best, subject.changes([Intervention(layer, head=head)]))
+                chance = subject.chance_of(best, subject.changes([Intervention(layer, head=head)]))
             yield HeadEffect(layer, head, chance)
 
 
@@ -109,7 +108,6 @@ def encode_prompt(model: LanguageModel, tokenizer: Tokenizer, text: str, questio
 
 def _change(intervention: Intervention, source: Tensor | None) -> Change:
     """The function that makes one change in a value laid out [batch, token, ...], in which the text comes first."""
-
     head = intervention.head if intervention.tap == "z" else None
     place = intervention.position
 
@@ -126,26 +124,18 @@ def _change(intervention: Intervention, source: Tensor | None) -> Change:
 
 
 def _in_order(changes: Sequence[Change]) -> Change:
-    return lambda value: reduce(lambda changed, change: change(changed), changes, value)
+    def change_all(value: Tensor) -> Tensor:
+        for change in changes:
+            value = change(value)
+        return value
+
+    return change_all
 
 
 def _finite(chance: float) -> float:
     if not math.isfinite(chance):
         raise AttnlabError("the model computed a number that is not finite: it may have diverged")
     return chance
-
-
-@dataclass(frozen=True)
-class _Said:
-    """The probabilities of answers or next tokens, and what the model writes."""
-
-    chances: Mapping[str, float]
-    written: str
-
-    @property
-    def ranking(self) -> list[str]:
-        """All answers, the likeliest first."""
-        return sorted(self.chances, key=lambda name: -self.chances[name])
 
 
 class _Subject:
@@ -176,7 +166,7 @@ class _Subject:
             if each.position is not None and not 0 <= each.position < len(self.ids):
                 raise UserError(f"there is no token {each.position + 1}: the text has {len(self.ids)}")
             changes[each.name].append(_change(each, self._source(each)))
-        return {name: _in_order(made) for name, made in changes.items()}
+        return {name: _in_order(functions) for name, functions in changes.items()}
 
     def _source(self, intervention: Intervention) -> Tensor | None:
         """What replaces an activation, per token of the text; None for zeros."""
@@ -197,33 +187,33 @@ class _Subject:
             self.model(torch.tensor([ids], device=self.model.device))
         return seen[name][0]
 
-    def _patched(self, changes: Mapping[str, Change]) -> AbstractContextManager[None]:
-        return patch(self.model, changes) if changes else nullcontext()
+    @contextmanager
+    def _changed(self, changes: Mapping[str, Change]) -> Iterator[None]:
+        with patch(self.model, changes), eval_mode(self.model):
+            yield
 
-    def say(self, changes: Mapping[str, Change]) -> _Said:
-        """What the model says with some changes."""
+    def respond(self, changes: Mapping[str, Change]) -> tuple[dict[str, float], str]:
+        """The probabilities of what the model may say with some changes, and what it writes."""
         limit = self.model.config.block_size if self.question else _WRITTEN
-        with self._patched(changes), eval_mode(self.model):
+        with self._changed(changes):
             ids = torch.tensor([self.ids])
             [written] = generate(self.model, ids, limit, self.tokenizer.stops, use_cache=False)
-            return _Said(self._chances(), self.tokenizer.decode(written).strip())
+            return self.chances(), self.tokenizer.decode(written).strip()
 
-    def likeliest(self) -> str:
-        """The answer or next token that the unchanged model finds the likeliest."""
+    def chances(self) -> dict[str, float]:
+        """The probabilities of answers or next tokens, the likeliest first."""
         with eval_mode(self.model):
-            return _Said(self._chances(), "").ranking[0]
+            chances = self._answers() if self.question else self._next_tokens()
+        return dict(sorted(chances.items(), key=lambda pair: -pair[1]))
 
-    def chance(self, answer: str, changes: Mapping[str, Change]) -> float:
+    def chance_of(self, answer: str, changes: Mapping[str, Change]) -> float:
         """The probability of one answer or next token with some changes."""
-        with self._patched(changes), eval_mode(self.model):
+        with self._changed(changes):
             if not self.question:
                 return self._next_tokens()[answer]
             trie = AnswerTrie(self.tokenizer, [answer])
             asked = answer_distribution(self.model, self.tokenizer, [self.text], trie, use_cache=False)
             return _finite(float(asked.confidence[0]))
-
-    def _chances(self) -> dict[str, float]:
-        return self._answers() if self.question else self._next_tokens()
 
     def _answers(self) -> dict[str, float]:
         """The model's own probability of every answer."""

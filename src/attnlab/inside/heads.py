@@ -10,27 +10,25 @@ scores, and is listed so. A model and tokens in, a record out, and from it a pic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlab.errors import UserError
-from attnlab.inside.look import encode, is_over_tokens, refuse_bottleneck, row_shares
+from attnlab.inside.look import COLOURS, encode, is_over_tokens, look_files, no_pattern, refuse_bottleneck, row_shares
 from attnlab.inside.taps import capture, eval_mode
 from attnlab.lm.model import Block, LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.mechanisms.heads import Attention
 from attnlab.pictures import picture_bytes
 from attnlab.report.charts import shorten
-from attnlab.report.document import Cell, Code, Column, Document, HeatMap, Notice, Row, Section, Table, Text
-from attnlab.report.html import as_html
-from attnlab.report.parts import folded, text_column
+from attnlab.report.document import Cell, Code, Column, Document, HeatMap, Row, Section, Table, Text
+from attnlab.report.parts import columns, folded, text_column
 from attnlab.report.words import NOTHING, capital, plural
-from attnlab.store.records import encode as to_json
 
 _ROWS, _LONGEST = 8, 50  # random texts, and tokens before each is repeated
 _ROLE = 0.5  # of the way from chance to 1: from here on a head is named after a score
@@ -62,13 +60,9 @@ ROLES = {
 
 
 @dataclass(frozen=True)
-class HeadScores:
-    """The scores of a head, means over the tokens that can show them; None where none can. Numbers count from 1."""
+class Scores:
+    """The scores of a head, means over the tokens that can show them; None where none can."""
 
-    layer: int
-    head: int
-    tap: str
-    mechanism: str
     largest: float | None = None
     averaging: float | None = None
     previous: float | None = None
@@ -76,12 +70,21 @@ class HeadScores:
     induction: float | None = None
     first: float | None = None
     copying: float | None = None
-    role: str = ""  # the score that the head is named after
 
-    @property
-    def scores(self) -> list[float | None]:
+    def in_order(self) -> list[float | None]:
         """The scores in the order of `SCORES`."""
         return [getattr(self, name) for name in SCORES]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadScores(Scores):
+    """A head with its scores; numbers count from 1."""
+
+    layer: int
+    head: int
+    tap: str
+    mechanism: str
+    role: str = ""  # the score that the head is named after
 
     @property
     def name(self) -> str:
@@ -90,35 +93,15 @@ class HeadScores:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredHeads:
     """All heads of a model, scored on a text or on repeated random tokens; `chance` are the scores of even weights."""
 
     text: str | None
     texts: int
     tokens: int
     heads: Sequence[HeadScores]
-    chance: HeadScores
+    chance: Scores
     unread: Sequence[int] = ()  # layers without weights over tokens
-
-    def record(self, run: str = "") -> HeadsRecord:
-        """Everything in numbers, ready for JSON."""
-        chance = dict(zip(SCORES, self.chance.scores, strict=True))
-        return HeadsRecord(run, self.text, self.texts, self.tokens, self.heads, chance, self.unread)
-
-    def document(self, run: str = "", command: str = "") -> Document:
-        """The page."""
-        return _document(self, run, command)
-
-    def files(self, run: str, command: str) -> dict[str, bytes]:
-        """The page, the picture and the numbers, as files."""
-        return {
-            "look.html": as_html(self.document(run, command)).encode("utf-8", errors="replace"),
-            "heads.png": picture(self, run),
-            "result.json": to_json(self.record(run)),
-        }
-
-    def _repr_html_(self) -> str:
-        return self.document()._repr_html_()
 
     @property
     def read(self) -> str:
@@ -127,23 +110,105 @@ class Scored:
             return f"“{self.text}”, {plural(self.tokens, 'token')}"
         return f"{plural(self.texts, 'text')} of random tokens, each repeated once: {plural(self.tokens, 'token')} per text"
 
+    @property
+    def rows(self) -> list[tuple[str, str, list[float | None]]]:
+        """Name, role and scores of every head, and last those of even weights."""
+        heads = [(head.name, ROLES.get(head.role, NOTHING), head.in_order()) for head in self.heads]
+        return [*heads, ("even weights", "chance", self.chance.in_order())]
 
-@dataclass(frozen=True)
-class HeadsRecord:
-    """Scored heads in numbers."""
+    def record(self) -> ScoredHeads:
+        """Everything in numbers, ready for JSON."""
+        return self
 
-    run: str
-    text: str | None
-    texts: int
-    tokens: int
-    heads: Sequence[HeadScores]
-    chance: dict[str, float | None]
-    no_pattern: Sequence[int]
+    def files(self, run: str, command: str) -> dict[str, bytes]:
+        """The page, the picture and the numbers, as files."""
+        return look_files(run, self.document(run, command), "heads.png", self.picture(run), self)
+
+    def _repr_html_(self) -> str:
+        return self.document()._repr_html_()
+
+    def document(self, run: str = "", command: str = "") -> Document:
+        """The page."""
+        names, titles = [name for name, _, _ in self.rows], [title for title, _ in SCORES.values()]
+        values = [[math.nan if score is None else round(score, 2) for score in scores] for _, _, scores in self.rows]
+        label = f"Heat map of the scores of {plural(len(self.heads), 'head')}; the table below has the numbers"
+        heat = HeatMap("Scores of heads", label, values, names, titles, numbers=True, cell=36.0)
+        explained = Text([f"{title}: {note}." for title, note in SCORES.values()], style="list")
+        means = Text(
+            ["Means over all tokens that can show a score; “even weights” is a head that attends to all alike."]
+        )
+        return Document(
+            kind="look",
+            title="What the heads of a model do",
+            lead=_sentences(self.heads),
+            sections=[
+                Section("Scores", [heat, folded("In numbers", _table(self))]),
+                Section("What the scores mean", [explained, means]),
+                Section("Reproduce", [Code(command)]),
+            ],
+            notices=no_pattern(self.unread, ", so its heads cannot be scored; see attnlab.influence."),
+            about=f"The model of {run}, reading {self.read}.",
+            footer="The picture is heads.png, the numbers are in result.json.",
+        )
+
+    def picture(self, run: str) -> bytes:
+        """The heat map as a PNG."""
+        from matplotlib.colors import LinearSegmentedColormap
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8.0, 1.9 + 0.26 * len(self.rows)), layout="constrained")
+        ax = figure.subplots()
+        values = [[math.nan if score is None else score for score in scores] for _, _, scores in self.rows]
+        colours = LinearSegmentedColormap.from_list("scores", COLOURS)
+        ax.imshow(values, cmap=colours, vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
+        for row, (_, _, scores) in enumerate(self.rows):
+            for column, score in enumerate(scores):
+                colour = "white" if abs(score or 0.0) > 0.55 else "#222222"
+                ax.text(column, row, _written(score), ha="center", va="center", fontsize=8, color=colour)
+        ax.set_xticks(range(len(SCORES)), [title for title, _ in SCORES.values()], fontsize=8)
+        ax.set_yticks(range(len(self.rows)), [name for name, _, _ in self.rows], fontsize=8)
+        ax.axhline(len(self.heads) - 0.5, color="#222222", linewidth=0.8)
+        ax.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+        ax.spines[:].set_color("#c9ccd1")
+        title = (f"What the heads of {run} do", f"reading {self.read}")
+        ax.set_title("\n".join(shorten(line, 700) for line in title), fontsize=9, parse_math=False)
+        return picture_bytes(figure)
+
+
+def _written(score: float | None) -> str:
+    return NOTHING if score is None else f"{score:.2f}".replace("-", "−")
+
+
+def _sentences(heads: Sequence[HeadScores]) -> list[str]:
+    """What the heads do, by role."""
+    sentences = [
+        f"{capital(words)}: {', '.join(head.name for head in named)}."
+        for role, words in ROLES.items()
+        if (named := [head for head in heads if head.role == role])
+    ]
+    return sentences or ["No head has one of these roles."]
+
+
+def _table(scored: ScoredHeads) -> Table:
+    rows = [
+        Row(Cell(name), [Cell(role), *(Cell(_written(score), score) for score in scores)])
+        for name, role, scores in scored.rows
+    ]
+    rows[-1] = replace(rows[-1], tone="baseline")
+    caption = (
+        f"Heads reading {scored.read}. A head has a role if that score is more than half of the way from chance to 1,"
+        " or if its weights are nearly even."
+    )
+    titles = [Column(title, note=note) for title, note in SCORES.values()]
+    return Table("Scores of heads", caption, columns("Head", text_column("Role"), *titles), rows, True)
+
+
+# Scoring
 
 
 def score_heads(
     model: LanguageModel, tokenizer: Tokenizer, text: str | None = None, *, question: bool = False, seed: int = 0
-) -> Scored:
+) -> ScoredHeads:
     """Score all heads on a text, or without one on random tokens that are repeated once."""
     refuse_bottleneck(model)
     block = model.config.block_size
@@ -155,6 +220,7 @@ def score_heads(
         model(ids)
     even = torch.ones(ids.shape[1], ids.shape[1]).tril()
     (chance,) = pattern_scores((even / even.sum(-1, keepdim=True))[None, None], ids.cpu())
+    chance = replace(chance, copying=0.0)
     names, heads, unread = model.config.mechanisms, [], []
     for layer in range(model.config.n_layer):
         pattern = seen.get(tap := f"blocks.{layer}.attn.hook_pattern")
@@ -164,10 +230,17 @@ def score_heads(
         by_head = pattern_scores(pattern, ids.cpu())
         copying: Sequence[float | None] = copying_scores(model, layer, tokenizer.size) or [None] * len(by_head)
         for number, (scores, copies) in enumerate(zip(by_head, copying, strict=True), start=1):
-            head = HeadScores(layer + 1, number, tap, names[layer % len(names)], copying=copies)
-            heads.append(replace(head, **scores, role=role_of(scores, chance)))
-    even_head = replace(HeadScores(0, 0, "", "", copying=0.0), **chance)
-    return Scored(text, ids.shape[0], ids.shape[1], heads, even_head, unread)
+            heads.append(
+                HeadScores(
+                    layer=layer + 1,
+                    head=number,
+                    tap=tap,
+                    mechanism=names[layer % len(names)],
+                    role=role_of(scores, chance),
+                    **vars(replace(scores, copying=copies)),
+                )
+            )
+    return ScoredHeads(text, ids.shape[0], ids.shape[1], heads, chance, unread)
 
 
 def repeated_tokens(tokenizer: Tokenizer, block_size: int, seed: int = 0) -> list[list[int]]:
@@ -180,12 +253,12 @@ def repeated_tokens(tokenizer: Tokenizer, block_size: int, seed: int = 0) -> lis
         raise UserError(
             f"a block of {block_size} tokens and {len(ordinary)} symbols are too few for repeated tokens: give a text"
         )
-    drawn = torch.Generator().manual_seed(seed)
-    halves = [ordinary[torch.randperm(len(ordinary), generator=drawn)[:length]].tolist() for _ in range(_ROWS)]
+    generator = torch.Generator().manual_seed(seed)
+    halves = [ordinary[torch.randperm(len(ordinary), generator=generator)[:length]].tolist() for _ in range(_ROWS)]
     return [opening + half + half for half in halves]
 
 
-def pattern_scores(pattern: Float[Tensor, "#B H T T"], ids: Int[Tensor, "B T"]) -> list[dict[str, Any]]:
+def pattern_scores(pattern: Float[Tensor, "#B H T T"], ids: Int[Tensor, "B T"]) -> list[Scores]:
     """The scores of every head that follow from its weights; None where no token of the text can show them.
 
     Rows are made absolute and normalised to sum to 1, as some mechanisms have negative weights or sums below 1.
@@ -194,12 +267,12 @@ def pattern_scores(pattern: Float[Tensor, "#B H T T"], ids: Int[Tensor, "B T"]) 
     tokens = ids.shape[1]
     visible = torch.arange(2, tokens + 1, dtype=rows.dtype)  # tokens that each row but the first may attend to
     entropy = torch.special.entr(rows[:, :, 1:]).sum(-1) / visible.log()
-    found = {
+    scores = {
         "largest": rows[:, :, 1:].amax(-1).mean((0, 2)).tolist(),
         "averaging": entropy.mean((0, 2)).tolist(),
         **{name: _mean_weight(rows, places) for name, places in _targets(ids).items()},
     }
-    return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+    return [Scores(**dict(zip(scores, values, strict=True))) for values in zip(*scores.values(), strict=True)]
 
 
 def _targets(ids: Int[Tensor, "B T"]) -> dict[str, Bool[Tensor, "B T T"]]:
@@ -255,110 +328,14 @@ def copying_scores(model: LanguageModel, layer: int, symbols: int) -> list[float
         return list((values.real.sum(-1) / values.abs().sum(-1).clamp_min(1e-30)).tolist())
 
 
-def role_of(scores: dict[str, float | None], chance: dict[str, float | None]) -> str:
+def role_of(scores: Scores, chance: Scores) -> str:
     """The kind of head that the scores show: more than half of the way from chance to 1; empty if none or several."""
     lifts = {
         name: (value - least) / (1 - least)
         for name in ("previous", "same", "induction", "first")
-        if (value := scores.get(name)) is not None and (least := chance[name]) is not None and least < 1
+        if (value := getattr(scores, name)) is not None and (least := getattr(chance, name)) is not None and least < 1
     }
     shown = [name for name, lift in lifts.items() if lift >= _ROLE and lift == max(lifts.values())]
     if shown:
         return shown[0] if len(shown) == 1 else ""
-    return "averaging" if (scores.get("averaging") or 0.0) >= _EVEN else ""
-
-
-# The page
-
-
-def _sentences(scored: Scored) -> list[str]:
-    """What the heads do, by role."""
-    sentences = [
-        f"{capital(words)}: {', '.join(head.name for head in heads)}."
-        for role, words in ROLES.items()
-        if (heads := [head for head in scored.heads if head.role == role])
-    ]
-    return sentences or ["No head has one of these roles."]
-
-
-def _table(scored: Scored) -> Table:
-    def written(value: float | None) -> Cell:
-        return Cell(NOTHING if value is None else f"{value:.2f}".replace("-", "−"), value)
-
-    rows = [
-        Row(Cell(one.name), [Cell(ROLES.get(one.role, NOTHING)), *map(written, one.scores)]) for one in scored.heads
-    ]
-    rows.append(Row(Cell("even weights"), [Cell("chance"), *map(written, scored.chance.scores)], tone="baseline"))
-    caption = (
-        f"Heads reading {scored.read}. A head has a role if that score is more than half of the way from chance to 1,"
-        " or if its weights are nearly even."
-    )
-    titles = [Column(title, note=note) for title, note in SCORES.values()]
-    return Table("Scores of heads", caption, [Column("Head", number=False), text_column("Role"), *titles], rows, True)
-
-
-def _document(scored: Scored, run: str, command: str) -> Document:
-    nan = float("nan")
-    lines = [
-        [nan if value is None else round(value, 2) for value in one.scores] for one in (*scored.heads, scored.chance)
-    ]
-    names, titles = [*(one.name for one in scored.heads), "even weights"], [title for title, _ in SCORES.values()]
-    label = f"Heat map of the scores of {plural(len(scored.heads), 'head')}; the table below has the numbers"
-    notices = []
-    if scored.unread:
-        which = f"layer{'s' * (len(scored.unread) > 1)} {', '.join(map(str, scored.unread))}"
-        words = "The mechanism there has no weights over tokens, so its heads cannot be scored; see attnlab.influence."
-        notices.append(Notice(f"No pattern in {which}.", words))
-    explained = Text([f"{title}: {note}." for title, note in SCORES.values()], style="list")
-    means = Text(["Means over all tokens that can show a score; “even weights” is a head that attends to all alike."])
-    heat = HeatMap("Scores of heads", label, lines, names, titles, numbers=True, cell=36.0)
-    return Document(
-        kind="look",
-        title="What the heads of a model do",
-        lead=_sentences(scored),
-        sections=[
-            Section("Scores", [heat, folded("In numbers", _table(scored))]),
-            Section("What the scores mean", [explained, means]),
-            Section("Reproduce", [Code(command)]),
-        ],
-        notices=notices,
-        about=f"The model of {run}, reading {scored.read}.",
-        footer="The picture is heads.png, the numbers are in result.json.",
-    )
-
-
-def picture(scored: Scored, run: str) -> bytes:
-    """The heat map as a PNG, without any global state of matplotlib."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.figure import Figure
-
-    shown = [*scored.heads, scored.chance]
-    names = [*(one.name for one in scored.heads), "even weights (chance)"]
-    figure = Figure(figsize=(8.0, 1.9 + 0.26 * len(shown)), layout="constrained")
-    FigureCanvasAgg(figure)
-    ax = figure.subplots()
-    values = [[float("nan") if value is None else value for value in one.scores] for one in shown]
-    colours = LinearSegmentedColormap.from_list("scores", ["#c04f00", "#ffffff", "#00477a"])
-    ax.imshow(values, cmap=colours, vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
-    for row, one in enumerate(values):
-        for column, value in enumerate(one):
-            text = NOTHING if value != value else f"{value:.2f}".replace("-", "−")
-            ax.text(
-                column,
-                row,
-                text,
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="white" if abs(value) > 0.55 else "#222222",
-            )
-    ax.set_xticks(range(len(SCORES)), [title for title, _ in SCORES.values()], fontsize=8)
-    ax.set_yticks(range(len(names)), names, fontsize=8)
-    ax.axhline(len(scored.heads) - 0.5, color="#222222", linewidth=0.8)
-    ax.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-    for spine in ax.spines.values():
-        spine.set_color("#c9ccd1")
-    title = f"What the heads of {run} do\nreading {scored.read}"
-    ax.set_title("\n".join(shorten(line, 700) for line in title.split("\n")), fontsize=9, parse_math=False)
-    return picture_bytes(figure)
+    return "averaging" if (scores.averaging or 0.0) >= _EVEN else ""

@@ -14,8 +14,9 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -130,9 +131,6 @@ class View:
         losses = [token.loss for token in self.read if token.loss is not None]
         return sum(losses) / len(losses) if losses else None
 
-    def _repr_html_(self) -> str:
-        return self.document()._repr_html_()
-
     def heads(self) -> list[HeadNumbers]:
         """Statistics of every head."""
         return [
@@ -141,31 +139,53 @@ class View:
             for place, weights in enumerate(layer.maps, start=1)
         ]
 
-    def record(self, run: str = "") -> LookRecord:
+    def record(self) -> LookRecord:
         """Everything in numbers, ready for JSON."""
         attention = [layer.rounded() for layer in self.layers]
-        return LookRecord(run, self.text, self.tokens, self.loss, self.next, self.read, self.heads(), attention)
+        return LookRecord(self.text, self.tokens, self.loss, self.next, self.read, self.heads(), attention)
 
     def document(self, run: str = "", command: str = "") -> Document:
         """The page."""
-        return _document(self, run, command)
+        names = [layer.mechanism.rpartition("/")[2] for layer in self.layers]
+        about = (
+            f"The model of {run} has {plural(len(names), 'layer')} ({', '.join(dict.fromkeys(names))}). The text is"
+            f" {plural(len(self.tokens), 'token')}, in which “·” is a space and “⏎” the end of a line."
+        )
+        python = (
+            'In Python the same weights are capture(model)["blocks.0.attn.hook_pattern"] for layer 1, [0, 0] of it for the'
+            " first text and head 1; patch changes them during the forward pass."
+        )
+        return Document(
+            kind="look",
+            title="Inside a model as it reads",
+            lead=[f"“{self.text}”"],
+            sections=[
+                Section("What it expects next", [_expectation_chart(self)]),
+                *_heads_section(self, names),
+                _surprise_section(self),
+                Section("Reproduce", [Code(command), Text([python])]),
+            ],
+            notices=no_pattern(
+                [number for number, layer in enumerate(self.layers, start=1) if layer.kind != "pattern"],
+                ". Shown instead is its influence: how strongly its output at one token (row) changes with its input at"
+                " another (column), as a share of the row; see docs/looking.md.",
+            ),
+            about=about,
+            footer="All heads are in patterns.png, the numbers in result.json.",
+        )
 
     def files(self, run: str, command: str) -> dict[str, bytes]:
         """The page, the picture and the numbers, as files."""
-        return {
-            "look.html": as_html(self.document(run, command)).encode(
-                "utf-8", errors="replace"
-            ),  # a path may hold surrogates
-            "patterns.png": picture(self),
-            "result.json": to_json(self.record(run)),
-        }
+        return look_files(run, self.document(run, command), "patterns.png", _picture(self), self.record())
+
+    def _repr_html_(self) -> str:
+        return self.document()._repr_html_()
 
 
 @dataclass(frozen=True)
 class LookRecord:
     """A view in numbers; attention is [layer][head][destination][source], and an influence has one head."""
 
-    run: str
     text: str
     tokens: tuple[str, ...]
     loss: float | None
@@ -250,8 +270,8 @@ def _layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Lay
         return Layer(tap, name, "pattern", seen[tap][0])
     block = model.blocks[number]
     assert isinstance(block, Block)
-    given = block.norm1(seen[f"blocks.{number}.hook_resid_pre"])[0]
-    return Layer(tap, name, "influence", influence(block.attn, given, samples=_SAMPLES)[None])
+    inputs = block.norm1(seen[f"blocks.{number}.hook_resid_pre"])[0]
+    return Layer(tap, name, "influence", influence(block.attn, inputs, samples=_SAMPLES)[None])
 
 
 def _guesses(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tuple[Guess, ...]:
@@ -263,8 +283,8 @@ def _guesses(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tu
 
 
 def _readings(chances: Float[Tensor, "T V"], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[Reading, ...]:
-    met: Int[Tensor, " N"] = torch.tensor(ids[1:], dtype=torch.long, device=chances.device)
-    losses = ops.token_losses(chances[:-1], met)
+    following: Int[Tensor, " N"] = torch.tensor(ids[1:], dtype=torch.long, device=chances.device)
+    losses = ops.token_losses(chances[:-1], following)
     likeliest = chances[:-1, : tokenizer.size].argmax(dim=-1).tolist()
     readings = [Reading(tokenizer.piece(ids[0]))]
     for token, loss, best in zip(ids[1:], losses.tolist(), likeliest, strict=True):
@@ -293,27 +313,17 @@ def head_numbers(weights: Float[Tensor, "T T"]) -> dict[str, float]:
     }
 
 
-# Exports for bertviz and circuitsvis
-
-
 def attentions_of(
     model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False
 ) -> tuple[list[str], tuple[Float[Tensor, "1 H T T"], ...]]:
     """Return the tokens of a text and the attention per layer, as bertviz's head_view and model_view expect them.
 
-    A layer without weights over tokens shows its normalised influence in every head.
+    circuitsvis expects the same without the first dimension. A layer without weights over tokens shows its normalised
+    influence in every head.
     """
     view = look(model, tokenizer, text, question=question)
     heads = model.config.n_head
     return list(view.tokens), tuple(layer.shares().expand(heads, -1, -1)[None] for layer in view.layers)
-
-
-def circuits_of(
-    model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False
-) -> tuple[list[str], list[Float[Tensor, "H T T"]]]:
-    """Return the same for circuitsvis: tokens, and per layer [heads, destination, source]."""
-    tokens, layers = attentions_of(model, tokenizer, text, question=question)
-    return tokens, [layer[0] for layer in layers]
 
 
 # The page
@@ -395,114 +405,78 @@ def _surprise_section(view: View) -> Section:
     return Section("What surprised it", [Text([words]), tokens, folded("By token", table)])
 
 
-def _document(view: View, run: str, command: str) -> Document:
-    names = [layer.mechanism.rpartition("/")[2] for layer in view.layers]
-    hidden = [number for number, layer in enumerate(view.layers, start=1) if layer.kind != "pattern"]
-    which = f"layer{'s' * (len(hidden) > 1)} {', '.join(map(str, hidden))}"
-    notice = Notice(
-        f"No pattern in {which}.",
-        "The mechanism there has no weights over tokens. Shown instead is its influence: how strongly its output at one token"
-        " (row) changes with its input at another (column), as a share of the row; see docs/looking.md.",
-    )
-    about = (
-        f"The model of {run} has {plural(len(names), 'layer')} ({', '.join(dict.fromkeys(names))}). The text is"
-        f" {plural(len(view.tokens), 'token')}, in which “·” is a space and “⏎” the end of a line."
-    )
-    python = (
-        'In Python the same weights are capture(model)["blocks.0.attn.hook_pattern"] for layer 1, [0, 0] of it for the first'
-        " text and head 1; patch changes them during the forward pass."
-    )
-    return Document(
-        kind="look",
-        title="Inside a model as it reads",
-        lead=[f"“{view.text}”"],
-        sections=[
-            Section("What it expects next", [_expectation_chart(view)]),
-            *_heads_section(view, names),
-            _surprise_section(view),
-            Section("Reproduce", [Code(command), Text([python])]),
-        ],
-        notices=[notice] if hidden else [],
-        about=about,
-        footer="All heads are in patterns.png, the numbers in result.json.",
-    )
+def look_files(run: str, document: Document, name: str, picture: bytes, record: object) -> dict[str, bytes]:
+    """The files of a look: its page, a picture under some name, and its record."""
+    page = as_html(document).encode("utf-8", errors="replace")  # a path may hold surrogates
+    return {"look.html": page, name: picture, "result.json": to_json({"run": run, **vars(record)})}
 
 
-# The picture: all heads as one PNG, a row per layer, without any global state of matplotlib
+def no_pattern(layers: Sequence[int], words: str) -> list[Notice]:
+    """A notice about layers without weights over tokens, if there are any."""
+    if not layers:
+        return []
+    which = f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
+    return [Notice(f"No pattern in {which}.", f"The mechanism there has no weights over tokens{words}")]
 
+
+# The picture, without any global state of matplotlib
+
+COLOURS = ("#c04f00", "#ffffff", "#00477a")  # of weights of -1, 0 and 1
 _WIDEST = 20.0  # inches that the heads may take
-_DPI = 150
 _GAP, _TITLE = 0.12, 0.3  # inches between heads, and above each for its name
 _LETTER = 0.075  # inches per letter of a token
 _LEAST = 4.0  # points of height that a token's name needs
-_HEAD = 0.55  # inches for the text
-_LIGHT, _HEAT, _BELOW = "#ffffff", "#00477a", "#c04f00"
+_TOP, _RIGHT = 0.55, 0.9  # inches for the text, and for the legend
 
 
-def picture(view: View) -> bytes:
-    """All heads as a PNG, the tokens named where there is room."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def _picture(view: View) -> bytes:
+    """All heads with a legend; tokens are named beside the first heads and below the last, or numbered."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import FuncNorm, LinearSegmentedColormap
     from matplotlib.figure import Figure
 
     layers, tokens = view.layers, [shorten(visible(token), 100) for token in view.tokens]
+    signed = any(bool((layer.maps < 0).any()) for layer in layers)
+    # Square roots with their signs, so that weak weights are visible.
+    roots = (lambda weight: np.sign(weight) * abs(weight) ** 0.5), (lambda root: root * abs(root))
+    norm = FuncNorm(roots, -1.0 if signed else 0.0, 1.0)
+    colours = ScalarMappable(norm, LinearSegmentedColormap.from_list("weights", COLOURS[0 if signed else 1 :]))
     across = max(len(layer.maps) for layer in layers)
     side = min(max(1.7, 0.09 * len(tokens)), 4.0, _WIDEST / across)
-    names = _LETTER * max(map(len, tokens)) + 0.2  # inches beside the first head and below the last layer
-    width, height = names + across * (side + _GAP) + 0.9, _HEAD + len(layers) * (side + _TITLE) + names
+    names = _LETTER * max(map(len, tokens)) + 0.2  # inches
+    width = names + across * (side + _GAP) - _GAP + _RIGHT
+    height = _TOP + len(layers) * (side + _TITLE) + names
     figure = Figure(figsize=(width, height))
-    colours = _colour_map(any(bool((layer.maps < 0).any()) for layer in layers))
-    for number, layer in enumerate(layers):
-        for place, pattern in enumerate(layer.shares().tolist()):
-            left, top = names + place * (side + _GAP), _HEAD + number * (side + _TITLE) + _TITLE
-            ax = figure.add_axes((left / width, 1 - (top + side) / height, side / width, side / height))
-            ax.imshow(_lifted(pattern), cmap=colours.cmap, norm=colours.norm, interpolation="nearest")
-            for spine in ax.spines.values():
-                spine.set_color("#c9ccd1")
+    inner = {"left": names / width, "right": 1 - _RIGHT / width, "wspace": _GAP / side, "hspace": _TITLE / side}
+    edges = {"bottom": names / height, "top": 1 - (_TOP + _TITLE) / height}
+    for number, axes in enumerate(figure.subplots(len(layers), across, squeeze=False, gridspec_kw=inner | edges)):
+        maps = layers[number].shares().cpu().numpy()
+        for place, ax in enumerate(axes):
+            if place >= len(maps):
+                ax.remove()
+                continue
+            ax.imshow(maps[place], cmap=colours.cmap, norm=norm, interpolation="nearest")
+            ax.spines[:].set_color("#c9ccd1")
             ax.tick_params(length=0, labelsize=6, pad=2)
-            title = f"head {place + 1}" if layer.kind == "pattern" else "influence"
+            title = f"head {place + 1}" if layers[number].kind == "pattern" else "influence"
             ax.set_title(f"layer {number + 1}, {title}", fontsize=8, pad=3)
-            _name_tokens(ax, tokens, 72 * side / len(tokens), place == 0, number == len(layers) - 1)
-    bar = figure.add_axes((1 - 0.75 / width, 1 - (_HEAD + _TITLE + 1.7) / height, 0.15 / width, 1.7 / height))
-    _draw_legend(bar, colours)
-    text = shorten(visible(view.text).replace("·", " "), 90 * width)
+            size = min(7.0, 72 * side / len(tokens))
+            for axis, named, turn in ((ax.yaxis, place == 0, 0), (ax.xaxis, number == len(layers) - 1, 90)):
+                if not named:
+                    axis.set_ticks([])
+                elif size >= _LEAST:
+                    axis.set_ticks(range(len(tokens)), tokens, fontsize=size, rotation=turn, parse_math=False)
+    legend = figure.add_axes((1 - 0.75 / width, 1 - (_TOP + _TITLE + 1.7) / height, 0.15 / width, 1.7 / height))
+    bar = figure.colorbar(colours, cax=legend)
+    weights = (-1.0, -0.25, 0.0, 0.25, 1.0) if signed else (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
+    bar.set_ticks(weights, labels=[f"{100 * weight:g} %" for weight in weights], fontsize=7)
+    bar.outline.set_visible(False)
     meaning = "What each token (row) looks at (column)"
     if any(layer.kind == "influence" for layer in layers):
         meaning += "; where there is no pattern, the influence of each token as a share of the row"
-    for line, words in enumerate((f"“{text}”", meaning)):
-        figure.text(0.15 / width, 1 - (0.25 + 0.2 * line) / height, words, fontsize=9, parse_math=False)
-    FigureCanvasAgg(figure)
+    text = shorten(visible(view.text).replace("·", " "), 90 * width)
+    heading = f"“{text}”\n{meaning}"
+    figure.text(0.15 / width, 1 - 0.1 / height, heading, fontsize=9, va="top", parse_math=False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # letters that the font lacks become boxes
-        return picture_bytes(figure, dpi=_DPI)
-
-
-def _colour_map(below: bool) -> Any:
-    """From no weight to full weight; weights below zero have another colour."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LinearSegmentedColormap, Normalize
-
-    ends = [_BELOW, _LIGHT, _HEAT] if below else [_LIGHT, _HEAT]
-    return ScalarMappable(Normalize(-1.0 if below else 0.0, 1.0), LinearSegmentedColormap.from_list("heads", ends))
-
-
-def _lifted(rows: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Square roots of the weights with their signs, so that weak ones are visible."""
-    return [[math.copysign(abs(weight) ** 0.5, weight) for weight in row] for row in rows]
-
-
-def _name_tokens(ax: Any, tokens: Sequence[str], room: float, left: bool, bottom: bool) -> None:
-    """Name the tokens beside the first head of a layer and below the last layer; where there is no room, number them."""
-    for axis, wanted, turned in ((ax.yaxis, left, 0), (ax.xaxis, bottom, 90)):
-        if not wanted:
-            axis.set_ticks([])
-        elif room >= _LEAST:
-            axis.set_ticks(range(len(tokens)), tokens)
-            for label in axis.get_ticklabels():
-                label.set(fontsize=min(7.0, room), rotation=turned, parse_math=False)
-
-
-def _draw_legend(ax: Any, colours: Any) -> None:
-    bar = ax.figure.colorbar(colours, cax=ax)
-    weights = (-1.0, -0.25, 0.0, 0.25, 1.0) if colours.norm.vmin < 0 else (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
-    bar.set_ticks(_lifted([weights])[0], labels=[f"{100 * weight:g} %" for weight in weights], fontsize=7)
-    bar.outline.set_visible(False)
+        return picture_bytes(figure)

@@ -48,7 +48,7 @@ class Tap(nn.Module):
 
 def taps_of(module: nn.Module) -> dict[str, Tap]:
     """Return all taps by name."""
-    return {name: one for name, one in module.named_modules() if isinstance(one, Tap)}
+    return {name: part for name, part in module.named_modules() if isinstance(part, Tap)}
 
 
 @contextmanager
@@ -92,15 +92,15 @@ def patch(model: nn.Module, changes: Mapping[str, Change]) -> Iterator[None]:
         def change(value: Tensor) -> Tensor:
             waiting.discard(name)
             # A copy, in case the model has two names for one tensor, such as a key that is the query.
-            made = changes[name](value.clone())
-            if not isinstance(made, Tensor):
-                raise UserError(f"the patch of {name} returned {type(made).__name__}: return the changed tensor")
-            if made.shape != value.shape or made.dtype != value.dtype:
+            changed = changes[name](value.clone())
+            if not isinstance(changed, Tensor):
+                raise UserError(f"the patch of {name} returned {type(changed).__name__}: return the changed tensor")
+            if changed.shape != value.shape or changed.dtype != value.dtype:
                 raise UserError(
-                    f"the patch of {name} returned {_kind(made)}, where {_kind(value)} passes: return a tensor of the same"
+                    f"the patch of {name} returned {_kind(changed)}, where {_kind(value)} passes: return a tensor of the same"
                     " shape and type"
                 )
-            return made
+            return changed
 
         return change
 
@@ -198,8 +198,8 @@ def _directions(width: int, samples: int | None, seed: int) -> Float[Tensor, "K 
     """The directions on which an output is projected: all, or a few random orthogonal ones, scaled to compensate."""
     if samples is None or samples >= width:
         return torch.eye(width)
-    drawn = torch.randn(width, samples, generator=torch.Generator().manual_seed(seed))
-    return torch.linalg.qr(drawn).Q.T * (width / samples) ** 0.5
+    gaussian = torch.randn(width, samples, generator=torch.Generator().manual_seed(seed))
+    return torch.linalg.qr(gaussian).Q.T * (width / samples) ** 0.5
 
 
 @contextmanager
@@ -217,11 +217,11 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 def _choose(taps: Mapping[str, Tap], choice: Choice) -> dict[str, Tap]:
     """The chosen taps, or an error with the most similar names."""
     if isinstance(choice, str):
-        found = {name: tap for name, tap in taps.items() if name.endswith(choice)}
-        if not found:
+        matching = {name: tap for name, tap in taps.items() if name.endswith(choice)}
+        if not matching:
             endings = {name.rpartition(".")[2] for name in taps}
             raise RuntimeError(f"nothing can be captured: {unknown('ending of a tap', choice, endings)}")
-        return found
+        return matching
     names = [name for name in taps if choice(name)] if callable(choice) else list(choice)
     for name in names:
         if name not in taps:

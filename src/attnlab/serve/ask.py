@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct
 
 from attnlab.errors import AttnlabError, UntrustedCode, UserError
-from attnlab.inside.interventions import Ablation, HeadEffect, Intervention, TapName
+from attnlab.inside import Ablation, HeadEffect, Intervention, TapName
 from attnlab.serve.routes import Options, Query, Route
 from attnlab.store.listing import Entry, arrange, read_all
 from attnlab.store.runs import Run, run_folder
