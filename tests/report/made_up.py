@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from attnlab.lm.exams import Common
 from attnlab.report.document import Document
 from attnlab.report.parts import LossCurve, TrainedRun
 from attnlab.report.runs import ShownRun, SideBySide
+from attnlab.store.listing import Entry
 from attnlab.store.records import convert, plain
 from attnlab.studies import trust, why
 from attnlab.studies.recall import RecallResult, Row, outcome
@@ -429,20 +431,16 @@ def optimizers_result() -> Document:
 
 def make_runs() -> SideBySide:
     def run(name: str, state: str, defect: str, **settings: Any) -> ShownRun:
+        figures = {"progress": 0.4, "tokens": 160_000, "seconds": 12.0, "loss": 2.0}
+        everything = {"stage": "pretrain", "seed": 1, **settings}
         return ShownRun(
             name=name,
-            path=f"runs/{name}",
-            state=state,
-            progress=0.4,
+            entry=Entry(Path("runs", name), "run", "pretrain", state, 0.0, **figures, settings=everything),
             defect=defect,
-            loss=2.0,
-            seconds=12.0,
-            tokens=160_000,
-            tokens_per_second=13_333.3,
             steps=40,
+            tokens_per_second=13_333.3,
             parameters=3_383_296,
             peak_memory=512_000_000,
-            settings={"stage": "pretrain", "seed": 1, **settings},
             curve=convert(LossCurve, make_trained(name, 40, 6.0, 2.0, random.Random(4))["curve"]),
         )
 

@@ -97,17 +97,17 @@ def test_the_data_are_the_same_in_every_form(here: Path, capsys: pytest.CaptureF
     shown = json.loads(capsys.readouterr().out)
     assert not (here / "report-1").exists()
     assert shown["differs"] == ["seed", "model.mechanism"]
-    assert [run["state"] for run in shown["runs"]] == ["complete", "complete", "stopped"]
+    assert [run["entry"]["state"] for run in shown["runs"]] == ["complete", "complete", "stopped"]
     stopped = shown["runs"][2]
     assert stopped["steps"] == len(stopped["curve"]["losses"]) == 2
-    assert stopped["loss"] == listing.read(here / "stopped").loss
+    assert stopped["entry"]["loss"] == listing.read(here / "stopped").loss
     assert call("report", "whole", "leaky", "stopped", "--out", "new") == 0
     stored = json.loads(Path("new/report.json").read_text())
     (table, *_) = (one for one in stored["sections"][0]["blocks"] if one["block"] == "table")
     losses = [row["cells"][0]["value"] for row in table["rows"]]
-    assert losses == [run["loss"] for run in shown["runs"]]
+    assert losses == [run["entry"]["loss"] for run in shown["runs"]]
     text = Path("new/report.md").read_text()
-    assert re.search(rf"\| stopped \*\*\(stopped at \d+ %\)\*\* \| {stopped['loss']:.3f} \|", text)
+    assert re.search(rf"\| stopped \*\*\(stopped at \d+ %\)\*\* \| {stopped['entry']['loss']:.3f} \|", text)
     assert "| leaky **(declared defect)** | 7 | zero_mask |" in text
     assert NO_CLAIM in text
 

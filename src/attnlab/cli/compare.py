@@ -125,7 +125,8 @@ def runs(
     json: Annotated[opt.Json, about("Print JSON, with all settings.")] = False,
 ) -> None:
     """List runs and studies, the newest last."""
-    from attnlab.report.runs import table_of
+    from attnlab.report.runs import entries_table
+    from attnlab.report.screen import as_rich
     from attnlab.store import listing
 
     entries: list[listing.Entry] = []
@@ -139,7 +140,7 @@ def runs(
     if not entries:
         say(f"nothing in {folder} meets the conditions" if filter else f"no runs in {folder} yet")
         return
-    table, hidden = table_of(entries, folder, console.width)
+    table, hidden = as_rich(entries_table(entries, folder), console.width)
     console.print(table)
     if hidden:
         console.print(f"({', '.join(hidden)} left out because the screen is narrow; --json shows everything)")

@@ -48,7 +48,8 @@ def corpus_show(
     from attnlab import corpora
     from attnlab.lm.preview import preview
     from attnlab.pictures import picture_kind, write_picture
-    from attnlab.report.lengths import lengths_picture
+    from attnlab.report.charts import outline_picture
+    from attnlab.report.parts import lengths_chart
     from attnlab.tasks import task_class
     from attnlab.tasks.guess import guess_task
 
@@ -65,7 +66,7 @@ def corpus_show(
     kind = picture_kind(picture) if picture else ""
     shown = preview(config, corpus, facts, n)
     if picture and shown.words:
-        write_picture(picture, lengths_picture(shown.words.lengths, kind))
+        write_picture(picture, outline_picture(lengths_chart(shown.words.lengths), kind))
     if json:
         show_json(shown)
         return

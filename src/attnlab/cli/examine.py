@@ -91,14 +91,14 @@ def score(
     """
     from attnlab.lm import exams
     from attnlab.report import FORMATS, write_document
-    from attnlab.report.score import document
+    from attnlab.report.parts import score_document
     from attnlab.store.folders import refuse_existing
 
     if out is not None:
         refuse_existing(out)
     scores = exams.score(exam, *predictions, always=always or (), all_pairs=all_pairs)
     if out is not None:
-        write_document(document(scores, opt.typed_command()), out, FORMATS)
+        write_document(score_document(scores, opt.typed_command()), out, FORMATS)
     if json:
         show_json({**vars(scores), "out": None if out is None else str(out)})
         return
@@ -350,7 +350,7 @@ def look(
     write_folder(target, "look", view.files(str(folder), command), about="attention weights")
     page, picture = target / "look.html", target / ("heads.png" if heads else "patterns.png")
     if json:
-        show_json({**vars(view.record(str(folder))), "page": str(page), "picture": str(picture)})
+        show_json({"run": str(folder), **vars(view.record()), "page": str(page), "picture": str(picture)})
         return
     if isinstance(view, View):
         _show_view(view)

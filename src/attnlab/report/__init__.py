@@ -1,8 +1,8 @@
 """Reports: a result becomes a Document, and a Document becomes a page, Markdown, JSON, tables, or lines of the terminal.
 
-    score, runs, look    what a Document of each kind says
     document             the blocks that a Document is made of
-    parts, words         shared builders; numbers and names in words
+    parts, words         shared builders, and the report of `attnlab score`; numbers and names in words
+    runs                 runs side by side, as a list, and one in full
     html, text, screen   renderers: one HTML file; Markdown, CSV and LaTeX; the terminal
     charts               drawing
 
@@ -33,7 +33,7 @@ def _files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
     if "json" in formats:
         files["report.json"] = encode(document).decode()
     if "csv" in formats:
-        files |= {f"report-{name}.csv": as_csv(one) for name, one in named_tables(document)}
+        files |= {f"report-{name}.csv": as_csv(table) for name, table in named_tables(document)}
     if "latex" in formats:
         files["report.tex"] = as_latex(document)
     if "html" in formats:

@@ -1,4 +1,4 @@
-"""Charts and heat maps as SVG text.
+"""Charts and heat maps as SVG text, and outlines as picture files.
 
 Pure functions from data to a string. Colours and fonts are CSS classes, which the page's style sheet defines for light and
 dark mode and for print; a chart names no colour and does not know what its numbers mean. Series differ in dash as well as
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
+from attnlab.pictures import picture_bytes
 from attnlab.report.document import Axis, Chart, HeatMap, Mark, Series
 
 WIDTH = 760
@@ -114,7 +115,7 @@ def scale(low: float, high: float, begin: float, end: float, most: int = 5, whol
     elif high - low <= _LEAST_SPREAD * max(abs(low), abs(high)):
         low, high = low - abs(low) / 2, low + abs(low) / 2
     power = 10.0 ** math.floor(math.log10((high - low) / most))
-    step = next(one * power for one in _STEPS if one * power * most >= (high - low) * (1 - 1e-9))
+    step = next(factor * power for factor in _STEPS if factor * power * most >= (high - low) * (1 - 1e-9))
     step = max(1, math.ceil(step)) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return Scale(tuple(step * number for number in range(first, last + 1)), step, begin, end)
@@ -172,17 +173,17 @@ def _path(points: Sequence[tuple[float, ...]]) -> str:
 
 def looks(series: Sequence[Series]) -> list[_Look]:
     """A look per series, no two alike among the first thirty; beside a marked series, no colour similar to its own."""
-    free = [name for name in _COLOURS if name != _TOO_NEAR or not any(one.marked for one in series)]
-    found, plain, marked = [], 0, 0
-    for one in series:
-        if one.marked:
-            found.append(_Look(_MARKED, _DASHES[marked % len(_DASHES)]))
+    free = [name for name in _COLOURS if name != _TOO_NEAR or not any(line.marked for line in series)]
+    chosen, plain, marked = [], 0, 0
+    for line in series:
+        if line.marked:
+            chosen.append(_Look(_MARKED, _DASHES[marked % len(_DASHES)]))
             marked += 1
         else:
             turn, place = divmod(plain, len(free))  # in each round a colour gets another dash
-            found.append(_Look(free[place], _DASHES[(place + turn) % len(_DASHES)]))
+            chosen.append(_Look(free[place], _DASHES[(place + turn) % len(_DASHES)]))
             plain += 1
-    return found
+    return chosen
 
 
 def _draw_series(number: int, look: _Look, series: Series, x: Scale, y: Scale) -> Iterator[str]:
@@ -207,10 +208,10 @@ def _dots_class(series: Series, look: _Look) -> str:
 def _legend(series: Sequence[Series], left: float, right: float, top: float) -> tuple[list[str], float]:
     """The legend, in as many rows as it needs, and its lower end."""
     entries = []
-    for number, (one, look) in enumerate(zip(series, looks(series), strict=True)):
-        if one.dots and one.dots_name:
-            entries.append((number, one.dots_name, _dots_class(one, look), ""))
-        entries.append((number, one.name, f"line {look.colour}", look.style))
+    for number, (line, look) in enumerate(zip(series, looks(series), strict=True)):
+        if line.dots and line.dots_name:
+            entries.append((number, line.dots_name, _dots_class(line, look), ""))
+        entries.append((number, line.name, f"line {look.colour}", look.style))
     parts, x, y = [], left, top
     for number, name, kind, style in entries:
         name = shorten(name, right - left - 32)
@@ -243,19 +244,21 @@ def _grid(x: Scale, y: Scale, x_axis: Axis) -> Iterator[str]:
 
 def _line_chart(chart: Chart) -> str:
     series, height = chart.series, chart.height
-    xs = [a for one in series for a in (*one.x, *(a for a, _ in one.dots))]
-    ys = [b for one in series for b in (*one.y, *one.low, *one.high, *(b for _, b in one.dots))]
+    xs = [a for line in series for a in (*line.x, *(a for a, _ in line.dots))]
+    ys = [b for line in series for b in (*line.y, *line.low, *line.high, *(b for _, b in line.dots))]
     left, right = 56.0, WIDTH - 26.0
     keys, top = _legend(series, left, right, 34.0)
     height += max(0.0, top - 54)  # a long legend takes no room from the lines
     x = _over(chart.x, xs, left, right, 8)
     y = _over(chart.y, ys, height - 48, top)
     parts = [_text(0, 14, str(chart.y), "label"), *keys, *_grid(x, y, chart.x)]
-    if not any(_finite(a, b) for one in series for a, b in zip(one.x, one.y, strict=True)):
+    if not any(_finite(a, b) for line in series for a, b in zip(line.x, line.y, strict=True)):
         parts.append(_text((left + right) / 2, (y.begin + y.end) / 2, "nothing to draw", "label", "middle"))
-    for number, (one, look) in enumerate(zip(series, looks(series), strict=True)):
-        parts += _draw_series(number, look, one, x, y)
-    axes = " ".join(f"{value:.6g}" for one in (x, y) for value in (one.begin, one.end, one.ticks[0], one.ticks[-1]))
+    for number, (line, look) in enumerate(zip(series, looks(series), strict=True)):
+        parts += _draw_series(number, look, line, x, y)
+    axes = " ".join(
+        f"{value:.6g}" for axis in (x, y) for value in (axis.begin, axis.end, axis.ticks[0], axis.ticks[-1])
+    )
     return _svg(WIDTH, height, chart.label, parts, f' data-axes="{axes}"')
 
 
@@ -287,8 +290,8 @@ def _draw_mark(mark: Mark, shape: str, x: Scale, y: float) -> Iterator[str]:
 def _mark_chart(chart: Chart) -> str:
     """Bars from zero, or points beside a line at the origin, in rows with their names to the left."""
     marks, origin = chart.marks, chart.origin
-    ends = [value for one in marks for value in (origin, one.value, one.low, one.high) if value is not None]
-    gutter = min(max((width_of(one.name) for one in marks), default=0.0), WIDTH * 0.4) + 16
+    ends = [value for mark in marks for value in (origin, mark.value, mark.low, mark.high) if value is not None]
+    gutter = min(max((width_of(mark.name) for mark in marks), default=0.0), WIDTH * 0.4) + 16
     pitch = 38
     bottom = 8 + pitch * max(len(marks), 1)
     x = _over(chart.x, ends, gutter, WIDTH - 56, 6 if chart.shape == "points" else 5)
@@ -297,17 +300,30 @@ def _mark_chart(chart: Chart) -> str:
         parts.append(_line(x(origin), 4, x(origin), bottom, "axis"))
     parts += [_text(x(tick), bottom + 17, x.label(tick), "tick", "middle") for tick in x.ticks]
     parts.append(_text(x.end, bottom + 38, str(chart.x), "label", "end"))
-    for number, one in enumerate(marks):
+    for number, mark in enumerate(marks):
         y = 12 + pitch * number
-        name = shorten(one.name, gutter - 16)
-        parts.append(_text(gutter - 10, y + 15.5, name, _MARKED if one.marked else "", "end"))
-        parts += _draw_mark(one, chart.shape, x, y)
+        name = shorten(mark.name, gutter - 16)
+        parts.append(_text(gutter - 10, y + 15.5, name, _MARKED if mark.marked else "", "end"))
+        parts += _draw_mark(mark, chart.shape, x, y)
     return _svg(WIDTH, bottom + 46, chart.label, parts)
 
 
 def draw_chart(chart: Chart) -> str:
     """A chart of any shape as SVG."""
     return _line_chart(chart) if chart.shape == "lines" else _mark_chart(chart)
+
+
+def outline_picture(chart: Chart, kind: str) -> bytes:
+    """A chart of one line as a filled outline: png, svg or pdf."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    ax = figure.subplots()
+    ax.fill_between(chart.series[0].x, chart.series[0].y)
+    ax.set_title(chart.title, fontsize=10)
+    ax.set(xlabel=str(chart.x), ylabel=str(chart.y), ylim=(0, None))
+    ax.spines[["top", "right"]].set_visible(False)
+    return picture_bytes(figure, kind)
 
 
 # Heat maps

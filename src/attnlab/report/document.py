@@ -245,10 +245,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer beside the right one, with its confidence, its verdict and the line that contains the right answer."""
+    """A predicted answer beside the right one, with its confidence, its verdict and the line that contains the right answer."""
 
     question: str
-    said: str
+    prediction: str
     right: bool | None  # None if unknown
     answer: str = ""
     confidence: str = ""
@@ -314,21 +314,21 @@ class Document:
         """All blocks in order, with those inside groups."""
 
         def inside(blocks: Sequence[Block]) -> Iterator[Block]:
-            for one in blocks:
-                if isinstance(one, Group):
-                    yield from inside(one.blocks)
+            for block in blocks:
+                if isinstance(block, Group):
+                    yield from inside(block.blocks)
                 else:
-                    yield one
+                    yield block
 
         for section in self.sections:
             yield from inside(section.blocks)
 
     def tables(self) -> list[Table]:
         """All tables in order."""
-        return [one for one in self.blocks() if isinstance(one, Table)]
+        return [block for block in self.blocks() if isinstance(block, Table)]
 
 
 def section(title: str, *blocks: Block | None) -> list[Section]:
     """A section of the blocks that are not None; no section if there are none."""
-    present = [one for one in blocks if one is not None]
+    present = [block for block in blocks if block is not None]
     return [Section(title, present)] if present else []

@@ -44,8 +44,8 @@ def _chart_data(chart: Chart) -> dict[str, object]:
         return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
     series = [
-        {"name": one.name, "look": look.colour} | {key: short(getattr(one, key)) for key in ("x", "y", "low", "high")}
-        for one, look in zip(chart.series, looks(chart.series), strict=True)
+        {"name": line.name, "look": look.colour} | {key: short(getattr(line, key)) for key in ("x", "y", "low", "high")}
+        for line, look in zip(chart.series, looks(chart.series), strict=True)
     ]
     return {"x": str(chart.x), "y": str(chart.y), "series": series}
 
@@ -103,13 +103,13 @@ def _viewer(block: Heads) -> dict[str, object]:
         _SHADING,
         lambda value: f"{100 * value:g} %",
         block.row,
-        "".join(f'<use data-head="{one.key}" href="#cells-{one.key}"/>' for one in pictures),
+        "".join(f'<use data-head="{picture.key}" href="#cells-{picture.key}"/>' for picture in pictures),
     )
     layers = [
         {"name": group or f"layer {layer}", "note": (block.notes or {}).get(layer, ""), "pictures": list(some)}
-        for (layer, group), some in groupby(pictures, key=lambda one: (one.head.layer, one.head.group))
+        for (layer, group), some in groupby(pictures, key=lambda picture: (picture.head.layer, picture.head.group))
     ]
-    data = {"tokens": names, "heads": {one.key: thousandths(one.head.pattern) for one in pictures}}
+    data = {"tokens": names, "heads": {picture.key: thousandths(picture.head.pattern) for picture in pictures}}
     size = 10 * len(names)
     return {"pictures": pictures, "layers": layers, "chart": Markup(chart), "size": size, "names": names, "data": data}
 

@@ -26,6 +26,7 @@ from attnlab.report.document import (
     Section,
     Series,
     Table,
+    section,
 )
 from attnlab.report.words import (
     NOTHING,
@@ -36,12 +37,15 @@ from attnlab.report.words import (
     magnitude,
     percent,
     plain,
+    plural,
     short_answer,
+    signed,
     span,
 )
 
 if TYPE_CHECKING:
-    from attnlab.lm.exams import Score, Scored
+    from attnlab.lm.exams import Pair, Score, Scored, Scores
+    from attnlab.lm.word_split import LengthBar
 
 _Item = TypeVar("_Item")
 
@@ -50,6 +54,7 @@ QUICK = Notice(
     "It was cut short to show that everything works; its numbers say little about what the models can do.",
 )
 MOST_POINTS = 400  # per series, so that a page stays small
+_LONGEST = 100  # words; longer sentences share one bar of their histogram
 _LATTER = 0.5  # share of the training after which curves are drawn again, closer
 
 
@@ -142,7 +147,7 @@ def plain_facts(values: Settings) -> list[tuple[str, str]]:
 
 def columns(first: str, *others: str | Column) -> list[Column]:
     """A column of names, then columns of numbers where only a title is given."""
-    return [Column(first, number=False), *(Column(one) if isinstance(one, str) else one for one in others)]
+    return [Column(first, number=False), *(Column(column) if isinstance(column, str) else column for column in others)]
 
 
 def text_column(title: str, minor: bool = False) -> Column:
@@ -307,14 +312,61 @@ def settings_of(runs: Mapping[str, TrainedRun]) -> dict[str, Settings]:
     return {name: run.settings for name, run in runs.items()}
 
 
+def score_document(scores: Scores, command: str) -> Document:
+    """The report of `attnlab score`: files of predictions on one exam, and tests of pairs."""
+    rows = scores.rows
+    return Document(
+        "score",
+        f"{plural(scores.questions, 'question')} of {scores.exam}",
+        [*(f"{row.name}: {row.sentence()}" for row in rows), *(pair.sentence for pair in scores.pairs)],
+        [
+            *section("Results", accuracy_chart(rows), results_table(rows, "Predictions"), commonest_table(rows)),
+            *section("Pairs", _pairs_table(scores.pairs) if scores.pairs else None),
+        ],
+        command=command,
+    )
+
+
+def _pairs_table(pairs: Sequence[Pair]) -> Table:
+    several = len(pairs) > 1
+    caption = "McNemar's exact test: only questions that one of the two alone gets right can tell them apart."
+    if several:
+        caption += " Adjusted: after Holm's correction; the intervals hold together (Bonferroni)."
+    titles = ("Difference", "Right with the first only", "With the second only", "p")
+    rows = []
+    for pair in pairs:
+        interval = span(pair.low, pair.high, "share", sign=True)
+        difference = Cell(signed(pair.difference, "share"), pair.difference, interval, low=pair.low, high=pair.high)
+        counts = cell(pair.only_a, "count"), cell(pair.only_b, "count")
+        tests = cell(pair.p, "p"), *([cell(pair.adjusted, "p")] if several else [])
+        rows.append(Row(Cell(pair.first), [Cell(pair.second), difference, *counts, *tests]))
+    shown = columns("First", text_column("Second"), *titles, *(["p, adjusted"] if several else []))
+    return Table("Pairs", caption, shown, rows)
+
+
 # Curves
+
+
+def lengths_chart(lengths: Sequence[LengthBar]) -> Chart:
+    """The histogram of sentence lengths as an outline; the longest sentences share one bar."""
+    bars = [(bar.least, bar.most + 1, bar.sentences) for bar in lengths if bar.most <= _LONGEST]
+    beyond = sum(bar.sentences for bar in lengths if bar.most > _LONGEST)
+    bars += [(_LONGEST + 1, _LONGEST + 6, beyond)] if beyond else []
+    x = [float(edge) for begin, end, _ in bars for edge in (begin, end)]
+    y = [float(number) for _, _, number in bars for _ in range(2)]
+    most = max(lengths, key=lambda bar: bar.sentences)
+    label = f"Histogram of sentence lengths: most sentences have {most.least} to {most.most} words"
+    title = f"Words per sentence, {plural(sum(bar.sentences for bar in lengths), 'sentence')}"
+    title += f"; {plural(beyond, 'sentence')} of over {_LONGEST} words in the last bar" if beyond else ""
+    axes = Axis("words", low=0.0), Axis("sentences", low=0.0)
+    return Chart("lines", title, label, *axes, [Series("sentences", x, y)])
 
 
 def lines(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, height: float = 320) -> Chart:
     """Curves whose values can be read off, with a label that tells where each starts and ends."""
-    known = [(one.name, [value for value in one.y if math.isfinite(value)]) for one in series]
-    said = "; ".join(f"{name} from {values[0]:.2f} to {values[-1]:.2f}" for name, values in known if values)
-    label = f"Line chart of {of}: {said}" if said else f"Line chart of {of}, without a line"
+    known = [(line.name, [value for value in line.y if math.isfinite(value)]) for line in series]
+    ends = "; ".join(f"{name} from {values[0]:.2f} to {values[-1]:.2f}" for name, values in known if values)
+    label = f"Line chart of {of}: {ends}" if ends else f"Line chart of {of}, without a line"
     return Chart("lines", title, label, x, y, series, height=height, readable=True)
 
 

@@ -9,52 +9,35 @@ from __future__ import annotations
 import io
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
-
-from rich import box
-from rich import table as rich_table
-from rich.text import Text
 
 from attnlab import registry
 from attnlab.config import Settings
 from attnlab.errors import AttnlabError, UserError
 from attnlab.machine import environment
-from attnlab.report.document import (
-    Block,
-    Cell,
-    Column,
-    Document,
-    Facts,
-    Notice,
-    Row,
-    RowTone,
-    Section,
-    Table,
-    section,
-)
-from attnlab.report.document import Text as Paragraphs
+from attnlab.report.document import Cell, Column, Document, Facts, Notice, Row, RowTone, Section, Table, Text, section
 from attnlab.report.parts import LossCurve, cell, columns, folded, joint_losses, plain_facts, text_column
-from attnlab.report.words import NOTHING, capital, count, duration, flat, interval, percent, plain, plural, sized
+from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, plain, plural, sized, span
+from attnlab.store import records
 from attnlab.store.folders import refuse_existing, reporting_damage, write_folder
 from attnlab.store.listing import Details, Entry, share_done
 from attnlab.store.runs import Run, Step
 
 NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
 _ALONE = "One run: how much another seed would change its numbers is not known."
-_FIGURES = (  # attributes of ShownRun, with their titles, units and notes
-    ("loss", "Loss", "loss", "mean of the last steps: of about 20 while it trains, of a twentieth when done"),
-    ("seconds", "Training", "seconds", ""),
-    ("tokens_per_second", "Tokens per second", "rate", ""),
-    ("steps", "Steps", "count", ""),
-    ("tokens", "Tokens", "count", ""),
-    ("parameters", "Parameters", "count", ""),
-    ("peak_memory", "Peak memory", "bytes", ""),
+_FIGURES = (  # titles, units and notes of the figures of a run
+    ("Loss", "loss", "mean of the last steps: of about 20 while it trains, of a twentieth when done"),
+    ("Training", "seconds", ""),
+    ("Tokens per second", "rate", ""),
+    ("Steps", "count", ""),
+    ("Tokens", "count", ""),
+    ("Parameters", "count", ""),
+    ("Peak memory", "bytes", ""),
 )
-_DEFECT = "declared defect"
 
 
 # Side by side
@@ -65,29 +48,29 @@ class ShownRun:
     """A run as the report shows it; one that was stopped, as far as it has come."""
 
     name: str
-    path: str
-    state: str
-    progress: float | None
+    entry: Entry  # with its data and its base among the settings
     defect: str
-    loss: float | None
-    seconds: float | None
-    tokens: int | None
-    tokens_per_second: float | None
     steps: int | None
+    tokens_per_second: float | None
     parameters: int | None
     peak_memory: int | None
-    settings: Settings
     curve: LossCurve
+
+    @property
+    def figures(self) -> tuple[float | None, ...]:
+        """Its figures in the order of `_FIGURES`."""
+        entry = self.entry
+        speed = (entry.loss, entry.seconds, self.tokens_per_second)
+        return (*speed, self.steps, entry.tokens, self.parameters, self.peak_memory)
 
     @property
     def mark(self) -> tuple[str, RowTone]:
         """Its mark in tables, and the tone of its row."""
         if self.defect:
-            return _DEFECT, "leaks"
-        if self.state == "complete":
+            return "declared defect", "leaks"
+        if self.entry.state == "complete":
             return "", ""
-        reached = f" at {share_done(self.progress)}" if self.progress is not None else ""
-        return f"{'still training' if self.state == 'active' else 'stopped'}{reached}", "stopped"
+        return f"{'still training' if self.entry.state == 'active' else 'stopped'}{_reached(self.entry)}", "stopped"
 
     @property
     def title(self) -> str:
@@ -135,7 +118,7 @@ def side_by_side(entries: Sequence[Entry], names: Sequence[str]) -> SideBySide:
         command=shlex.join(["attnlab", "report", *names]),
         finished=date.fromtimestamp(max(run.when for run in runs)).isoformat(),
         note=capital(note),
-        differs=tuple(differing([run.settings for run in shown])),
+        differs=tuple(differing([run.entry.settings for run in shown])),
         runs=tuple(shown),
         environment=environment(),
     )
@@ -159,18 +142,12 @@ def _describe(entry: Entry, name: str) -> ShownRun:
     rate = entry.tokens / entry.seconds if entry.tokens and entry.seconds else None
     return ShownRun(
         name=name,
-        path=str(entry.path),
-        state=entry.state,
-        progress=entry.progress,
+        entry=replace(entry, settings={"stage": entry.what, **entry.settings, **data, "base": record.base}),
         defect="; ".join(_defects(entry)),
-        loss=entry.loss,
-        seconds=entry.seconds,
-        tokens=entry.tokens,
-        tokens_per_second=result.tokens_per_second if result else rate,
         steps=result.steps if result else steps[-1].step if steps else None,
+        tokens_per_second=result.tokens_per_second if result else rate,
         parameters=result.parameters if result else None,
         peak_memory=result.peak_memory if result else None,
-        settings={"stage": entry.what, **entry.settings, **data, "base": record.base},
         curve=LossCurve([step.step for step in steps], [step.tokens for step in steps], [step.loss for step in steps]),
     )
 
@@ -198,11 +175,13 @@ def differing(settings: Sequence[Settings]) -> list[str]:
 
 
 def _results_table(runs: Sequence[ShownRun]) -> Table:
-    known = [part for part in _FIGURES if any(getattr(run, part[0]) is not None for run in runs)]
+    known = [place for place in range(len(_FIGURES)) if any(run.figures[place] is not None for run in runs)]
     rows = [
-        Row(Cell(run.name), [cell(getattr(run, name), kind) for name, _, kind, _ in known], *run.mark) for run in runs
+        Row(Cell(run.name), [cell(run.figures[place], _FIGURES[place][1]) for place in known], *run.mark)
+        for run in runs
     ]
-    titles = [Column(title, note=note, largest_first=name == "tokens_per_second") for name, title, _, note in known]
+    shown = [_FIGURES[place] for place in known]
+    titles = [Column(title, note=note, largest_first=kind == "rate") for title, kind, note in shown]
     return Table("Results", NO_CLAIM if len(rows) > 1 else _ALONE, columns("Run", *titles), rows, brief=True)
 
 
@@ -213,7 +192,7 @@ def _differences_table(result: SideBySide) -> Table | None:
         return None
 
     def setting(run: ShownRun, name: str) -> Cell:
-        value = run.settings.get(name)
+        value = run.entry.settings.get(name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return Cell(plain(value), value if number else None)
 
@@ -237,7 +216,7 @@ def document(result: SideBySide) -> Document:
         notices.append(Notice("Note:", result.note))
     hidden = []
     for run in result.runs:
-        settings = [(name, value) for name, value in plain_facts(run.settings) if value != NOTHING]
+        settings = [(name, value) for name, value in plain_facts(run.entry.settings) if value != NOTHING]
         hidden.append(folded(f"Settings of {run.name}", Facts("Settings", settings)))
     hidden.append(folded("The machine that wrote this report", Facts("Machine", plain_facts(result.environment))))
     curves = [(run.title, [run.curve], run.mark[1] == "leaks") for run in result.runs]
@@ -259,56 +238,32 @@ def document(result: SideBySide) -> Document:
 
 # In the terminal
 
-_DROPPED = (
-    "tokens",
-    "preset",
-    "task",
-    "time",
-    "when",
-    "seed",
-)  # columns that a narrow screen leaves out, in this order
-_GAP = 3  # between columns
+
+def entries_table(entries: Sequence[Entry], folder: Path, titles: Collection[str] = ()) -> Table:
+    """Entries as a table: all columns that are not empty, or those with some titles."""
+    several_seeds = len({entry.seed for entry in entries} - {None}) > 1
+    shown = [
+        (column, written)
+        for column, written in _LISTED
+        if any(written(entry) for entry in entries)
+        and (column.title in titles if titles else column.title != "seed" or several_seeds)
+    ]
+    rows = []
+    for entry in entries:
+        path = entry.path.relative_to(folder) if entry.path.is_relative_to(folder) else entry.path
+        tone: RowTone = "" if entry.state == "complete" else "stopped"
+        rows.append(Row(Cell(str(path)), [Cell(written(entry)) for _, written in shown], tone=tone))
+    return Table("Runs", "", columns("name", *(column for column, _ in shown)), rows)
 
 
-def table_of(entries: Sequence[Entry], folder: Path, width: int) -> tuple[rich_table.Table, list[str]]:
-    """Entries as a table, and the columns that do not fit."""
-    rows = [_cells(entry, folder) for entry in entries]
-    names = [name for name in rows[0] if name == "name" or any(row[name] for row in rows)]
-    if len({row["seed"] for row in rows} - {""}) < 2 and "seed" in names:
-        names.remove("seed")
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) + _GAP for name in names}
-    hidden: list[str] = []
-    for name in _DROPPED:
-        if name in names and sum(widths[name] for name in names) > width:
-            names.remove(name)
-            hidden.append(name)
-    table = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in names:
-        right, fixed = name in ("tokens", "time", "seed"), name in ("tokens", "time", "when", "result")
-        fixed = fixed or (name == "name" and widths[name] <= width // 2)
-        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=fixed)
-    for row, entry in zip(rows, entries, strict=True):
-        style = "" if entry.state == "complete" else "yellow" if entry.state else "dim"
-        table.add_row(*(Text(row[name]) for name in names), style=style)
-    return table, hidden
+def _reached(entry: Entry) -> str:
+    return f" at {share_done(entry.progress)}" if entry.progress is not None else ""
 
 
-def _cells(entry: Entry, folder: Path) -> dict[str, str]:
-    reached = f" at {share_done(entry.progress)}" if entry.state == "stopped" and entry.progress is not None else ""
-    inside = entry.path.is_relative_to(folder)
-    return {
-        "name": str(entry.path.relative_to(folder)) if inside else str(entry.path),
-        "what": entry.what,
-        "preset": entry.preset or "",
-        "mechanism": ", ".join(name.rsplit(os.sep, 1)[-1] for name in entry.mechanisms),
-        "seed": "" if entry.seed is None else str(entry.seed),
-        "task": entry.task or "",
-        "tokens": count(entry.tokens) if entry.tokens is not None else "",
-        "time": duration(entry.seconds) if entry.seconds is not None else "",
-        "result": _figure(entry),
-        "when": _moment(entry.when),
-        "state": f"{entry.state}{reached}" if entry.kind != "output" and entry.state else entry.note,
-    }
+def _state(entry: Entry) -> str:
+    if entry.kind == "output" or not entry.state:
+        return entry.note
+    return entry.state + (_reached(entry) if entry.state == "stopped" else "")
 
 
 def _figure(entry: Entry) -> str:
@@ -320,19 +275,53 @@ def _figure(entry: Entry) -> str:
     return ""
 
 
-def _moment(when: float) -> str:
-    return datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M")
+def _moment(entry: Entry) -> str:
+    return datetime.fromtimestamp(entry.when).strftime("%Y-%m-%d %H:%M")
+
+
+_LISTED: tuple[tuple[Column, Callable[[Entry], str]], ...] = (  # columns of a list, and what they show of an entry
+    (text_column("what"), lambda entry: entry.what),
+    (text_column("preset", minor=True), lambda entry: entry.preset or ""),
+    (text_column("mechanism"), lambda entry: ", ".join(name.rsplit(os.sep, 1)[-1] for name in entry.mechanisms)),
+    (Column("seed", minor=True), lambda entry: "" if entry.seed is None else str(entry.seed)),
+    (text_column("task", minor=True), lambda entry: entry.task or ""),
+    (Column("tokens", minor=True), lambda entry: "" if entry.tokens is None else count(entry.tokens)),
+    (Column("time", minor=True), lambda entry: "" if entry.seconds is None else duration(entry.seconds)),
+    (text_column("result"), _figure),
+    (text_column("when", minor=True), _moment),
+    (text_column("state"), _state),
+)
+
+
+@dataclass(frozen=True)
+class _Accuracy:
+    """How many texts a classifier gets right."""
+
+    accuracy: float
+    low: float
+    high: float
+    right: int
+    texts: int
+
+
+@dataclass(frozen=True)
+class _Accuracies:
+    """The accuracies in the result.json of a classifier."""
+
+    dev: _Accuracy | None = None
+    test: _Accuracy | None = None
 
 
 def entry_document(details: Details) -> Document:
     """One entry in full."""
     entry, record, result = details.entry, details.record, details.result or {}
     what = f"{entry.kind}, {entry.what}" if entry.kind in ("run", "study") else entry.what
-    title = [str(entry.path), what, entry.state, entry.note, _moment(entry.when)]
+    title = [str(entry.path), what, entry.state, entry.note, _moment(entry)]
     simple = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
     data = [(name, source.source) for name, source in record.data.items()] if record else []
+    inner = entries_table(entry.runs, entry.path, ("what", "mechanism", "time", "result", "state"))
     facts = {
-        "Result": [*_measured(entry, result), *flat(simple)],
+        "Result": [*_accuracies(details), *flat(simple)],
         "Settings": plain_facts(entry.settings),
         "Data": [*data, *([("base", record.base)] if record and record.base else [])],
         "Files": [(name, sized(size)) for name, size in details.files or ()],
@@ -342,42 +331,31 @@ def entry_document(details: Details) -> Document:
         "  ".join(part for part in title if part),
         [],
         [
-            *(section(f"Different from preset {entry.preset}", _differences(details)) if record else []),
-            *section("Runs", _inner_table(entry) if entry.runs else None),
+            *section(f"Different from preset {entry.preset}", _preset_differences(details) if record else None),
+            *section("Runs", inner if entry.runs else None),
             *(Section(name, [Facts("", pairs)]) for name, pairs in facts.items() if pairs),
         ],
     )
 
 
-def _differences(details: Details) -> Block:
+def _preset_differences(details: Details) -> Facts | Text:
     if not details.differences:
         unknown = details.differences is None
-        return Paragraphs(["Unknown: this version has no such preset." if unknown else "Nothing."])
+        return Text(["Unknown: this version has no such preset." if unknown else "Nothing."])
     pairs = details.differences.items()
     return Facts("", [(name, f"{plain(value)} instead of {plain(usual)}") for name, (usual, value) in pairs])
 
 
-def _inner_table(entry: Entry) -> Table:
-    names = ("what", "mechanism", "time", "result", "state")
-    inner = [_cells(run, entry.path) for run in entry.runs]
-    rows = [Row(Cell(cells["name"]), [Cell(cells[name]) for name in names]) for cells in inner]
-    return Table("Runs", "", columns("name", *(text_column(name) for name in names)), rows)
-
-
-def _measured(entry: Entry, result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The accuracies of a classifier, which its result keeps in tables."""
-    if entry.kind != "classifier":
-        return []
-    parts = [(name, result.get(part)) for part, name in (("dev", "validation"), ("test", "test"))]
-    return [
-        (
-            name,
-            f"{percent(part['accuracy'])} (95 % interval {interval(part['low'], part['high'])}),"
-            f" {part['right']} of {part['texts']}",
-        )
-        for name, part in parts
-        if part
-    ]
+def _accuracies(details: Details) -> Iterable[tuple[str, str]]:
+    """The accuracies of a classifier, in words."""
+    if details.entry.kind != "classifier" or not details.result:
+        return
+    stored = records.convert(_Accuracies, details.result)
+    for name, part in (("validation", stored.dev), ("test", stored.test)):
+        if part:
+            interval = span(part.low, part.high, "share")
+            score = f"{figure(part.accuracy, 'share')} (95 % interval {interval})"
+            yield name, f"{score}, {part.right} of {part.texts}"
 
 
 # TensorBoard

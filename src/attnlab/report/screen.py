@@ -12,46 +12,37 @@ from rich.console import Console
 from rich.text import Text
 
 from attnlab.report import document as blocks
-from attnlab.report.document import (
-    Answers,
-    Block,
-    Cell,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Group,
-    Heads,
-    HeatMap,
-    Row,
-    Table,
-    Tokens,
-)
+from attnlab.report.document import Cell, Column, Document, Row, Table
 from attnlab.report.text import answer_rows
 from attnlab.report.words import NOTHING
 
 _GAP, _NARROW = 3, 1  # from one column to the next, on narrow screens too
 _EDGES = 2  # of a table
-_LONGEST = 40  # letters of a name
+_LONGEST = 40  # letters of a name on one line
 _WARNING = "red"
+_ROWS = {"leaks": _WARNING, "stopped": "yellow"}  # colours of rows by their tone
 _TONES = {"": "", "good": "green", "bad": "red", "warning": "yellow", "quiet": "dim", "strong": "bold"}
 
 
 def _name_of(row: Row) -> str:
     """A row's name with its mark; a class in a user's file is shown without its folder."""
-    name = row.name.text.rsplit(os.sep, 1)[-1]
-    name = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    name = row.name.text.rsplit(os.sep, 1)[-1] if ":" in row.name.text else row.name.text
     return f"{name} ({row.mark})" if row.mark else name
+
+
+def _names_width(table: Table) -> int:
+    return min(_LONGEST, max(map(len, (table.columns[0].title, *map(_name_of, table.rows)))))
 
 
 def _lines_of(cell: Cell, under: bool) -> list[str]:
     return [cell.text, *([cell.under] if cell.under and under else [])]
 
 
-def _width_of(table: Table, place: int, under: bool) -> int:
-    """The width that a column needs; headings may break between words, numbers may not."""
-    cells = (line for row in table.rows for line in _lines_of(row.cells[place], under))
+def _width_of(table: Table, place: int, under: bool, wrapped: bool = False) -> int:
+    """The width that a column needs; headings may break between words, words may too if `wrapped`, numbers may not."""
+    cells = [line for row in table.rows for line in _lines_of(row.cells[place], under)]
+    if wrapped and not table.columns[place + 1].number:
+        cells = [word for line in cells for word in line.split()]
     return max(map(len, (*_title_of(table.columns[place + 1]).split(), *cells)), default=0)
 
 
@@ -62,37 +53,42 @@ def _title_of(column: Column) -> str:
 def _chosen_columns(table: Table, width: int) -> tuple[dict[int, int], bool, int]:
     """The columns that fit with their widths, whether with all second lines, and the gap between them.
 
-    Minor columns are left out first, then the last ones; before any is left out, gaps and second lines are.
+    Where the screen is narrow, gaps shrink, second lines are left out, then minor columns, the last first; then words wrap,
+    and at last other columns are left out.
     """
-    names = max(len(table.columns[0].title), *(len(_name_of(row)) for row in table.rows), 0) + _EDGES
-    places = range(len(table.columns) - 1)
+    names, places = _names_width(table), range(len(table.columns) - 1)
 
-    def fits(widths: Mapping[int, int], gap: int) -> bool:
-        return names + sum(one + gap for one in widths.values()) <= width
+    def fits(widths: Mapping[int, int], gap: int = _NARROW) -> bool:
+        return names + _EDGES + sum(wide + gap for wide in widths.values()) <= width
 
-    whole = {place: _width_of(table, place, True) for place in places}
-    if fits(whole, _NARROW):
-        return whole, True, _GAP if fits(whole, _GAP) else _NARROW
-    kept = {place: _width_of(table, place, place == 0) for place in places}
-    order = sorted(places, key=lambda place: (not table.columns[place + 1].minor, -place))
-    for place in order[:-1]:
-        if fits(kept, _NARROW):
-            break
-        del kept[place]
-    return kept, False, _GAP if fits(kept, _GAP) else _NARROW
+    kept = {place: _width_of(table, place, True) for place in places}
+    whole = fits(kept)
+    if not whole:
+        kept = {place: _width_of(table, place, place == 0) for place in places}
+    for place in reversed(places):
+        if table.columns[place + 1].minor and not fits(kept):
+            del kept[place]
+    if not fits(kept):
+        kept = {place: _width_of(table, place, place == 0, wrapped=True) for place in kept}
+    while len(kept) > 1 and not fits(kept):
+        kept.popitem()
+    return kept, whole, _GAP if fits(kept, _GAP) else _NARROW
 
 
 def as_rich(table: Table, width: int) -> tuple[rich_table.Table, list[str]]:
     """The table as far as it fits, and the titles of the columns that do not."""
     kept, under, gap = _chosen_columns(table, width)
     shown = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))
-    shown.add_column(Text(table.columns[0].title), no_wrap=True)
+    shown.add_column(Text(table.columns[0].title), width=_names_width(table), overflow="fold")
     for place, wide in kept.items():
         column = table.columns[place + 1]
-        shown.add_column(Text(_title_of(column)), justify="right" if column.number else "left", width=wide)
+        if column.number:
+            shown.add_column(Text(_title_of(column)), justify="right", width=wide)
+        else:
+            shown.add_column(Text(_title_of(column)), min_width=wide, overflow="fold")
     for row in table.rows:
         cells = [Text("\n".join(_lines_of(row.cells[place], under or place == 0))) for place in kept]
-        shown.add_row(Text(_name_of(row)), *cells, style=_WARNING if row.mark and row.tone == "leaks" else "")
+        shown.add_row(Text(_name_of(row)), *cells, style=_ROWS.get(row.tone, ""))
     return shown, [_title_of(column) for place, column in enumerate(table.columns[1:]) if place not in kept]
 
 
@@ -127,45 +123,44 @@ def _whole_table(table: Table) -> rich_table.Table:
     for row in table.rows:
         cells = [Text("\n".join(_lines_of(cell, under=True)), style=_TONES[cell.tone]) for cell in row.cells]
         name = f"{row.name.text} ({row.mark})" if row.mark else row.name.text
-        style = _WARNING if row.mark and row.tone == "leaks" else ""
-        shown.add_row(Text(name, style=_TONES[row.name.tone]), *cells, style=style)
+        shown.add_row(Text(name, style=_TONES[row.name.tone]), *cells, style=_ROWS.get(row.tone, ""))
     return shown
 
 
-def _show_block(block: Block, console: Console) -> None:
+def _show_block(block: blocks.Block, console: Console) -> None:
     match block:
         case Table():
             if block.caption:
                 console.print(Text(block.caption))
             console.print(_whole_table(block))
-        case Facts():
+        case blocks.Facts():
             if block.title:
                 console.print(Text(block.title, style="bold"))
             grid = rich_table.Table.grid(padding=(0, 2, 0, 0))
             for name, value in block.pairs:
                 grid.add_row(Text(name, style="bold", no_wrap=True), Text(value))
             console.print(grid)
-        case Code():
+        case blocks.Code():
             console.print(Text(block.text), soft_wrap=True)
         case blocks.Text():
             if block.title:
                 console.print(Text(f"{block.title} ({block.mark})" if block.mark else block.title, style="bold"))
             for number, line in enumerate(block.paragraphs, start=1):
                 console.print(Text({"list": "- ", "numbered": f"{number}. "}.get(block.style, "") + line))
-        case Answers(items=[]):
+        case blocks.Answers(items=[]):
             console.print(Text(f"{block.title}: none"))
-        case Answers():
+        case blocks.Answers():
             titles, rows = answer_rows(block)
-            named = [Row(Cell(first or NOTHING), [Cell(one or NOTHING) for one in rest]) for first, *rest in rows]
-            _show_block(Table("", block.title, [Column(one, number=False) for one in titles], named), console)
-        case Chart() | HeatMap():
+            named = [Row(Cell(first or NOTHING), [Cell(text or NOTHING) for text in rest]) for first, *rest in rows]
+            _show_block(Table("", block.title, [Column(title, number=False) for title in titles], named), console)
+        case blocks.Chart() | blocks.HeatMap():
             console.print(Text(f"(chart in the HTML report: {block.title or block.label})", style="dim"))
-        case Tokens():
+        case blocks.Tokens():
             console.print(Text(" ".join(block.tokens)))
-        case Heads():
+        case blocks.Heads():
             for head in block.heads:
                 console.print(Text(f"- {head.name}: {head.sentence}"))
-        case Group():
+        case blocks.Group():
             if block.title:
                 console.print(Text(block.title, style="bold"))
             for inner in block.blocks:

@@ -10,22 +10,8 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from attnlab.report.document import (
-    Answers,
-    Block,
-    Cell,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Group,
-    Heads,
-    HeatMap,
-    Table,
-    Text,
-    Tokens,
-)
+from attnlab.report import document as blocks
+from attnlab.report.document import Cell, Column, Document, Table
 from attnlab.report.words import NOTHING
 
 _LONG = 40  # letters of a text that breaks its lines in LaTeX
@@ -68,7 +54,7 @@ def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]], number
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, signs, *rows))
 
 
-def _table_markdown(one: Table) -> Iterator[str]:
+def _table_markdown(table: Table) -> Iterator[str]:
     """A table with its caption; marks and second lines are in parentheses."""
 
     def written(cell: Cell, mark: str = "") -> str:
@@ -76,70 +62,70 @@ def _table_markdown(one: Table) -> Iterator[str]:
         parts = [text, f"({_safe(cell.under)})" if cell.under else "", f"**({_safe(mark)})**" if mark else ""]
         return " ".join(part for part in parts if part)
 
-    if one.caption:
-        yield _safe(one.caption)
-    rows = [[written(row.name, row.mark), *(written(cell) for cell in row.cells)] for row in one.rows]
-    numbers = [place for place, column in enumerate(one.columns) if column.number]
-    yield markdown_table([_safe(column.title) for column in one.columns], rows, numbers)
+    if table.caption:
+        yield _safe(table.caption)
+    rows = [[written(row.name, row.mark), *(written(cell) for cell in row.cells)] for row in table.rows]
+    numbers = [place for place, column in enumerate(table.columns) if column.number]
+    yield markdown_table([_safe(column.title) for column in table.columns], rows, numbers)
 
 
-def _text_markdown(one: Text) -> Iterator[str]:
-    if one.title:
-        yield f"### {_safe(one.title)}" + (f" **({_safe(one.mark)})**" if one.mark else "")
-    lines = [_safe(line) or "(nothing)" for line in one.paragraphs]
-    if one.style == "list":
+def _text_markdown(text: blocks.Text) -> Iterator[str]:
+    if text.title:
+        yield f"### {_safe(text.title)}" + (f" **({_safe(text.mark)})**" if text.mark else "")
+    lines = [_safe(line) or "(nothing)" for line in text.paragraphs]
+    if text.style == "list":
         yield "\n".join(f"- {line}" for line in lines)
-    elif one.style == "numbered":
+    elif text.style == "numbered":
         yield "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
     else:
-        yield from (f"> {line}" if one.style == "samples" else line for line in lines)
+        yield from (f"> {line}" if text.style == "samples" else line for line in lines)
 
 
-def answer_rows(one: Answers) -> tuple[list[str], list[list[str]]]:
+def answer_rows(answers: blocks.Answers) -> tuple[list[str], list[list[str]]]:
     """The titles and rows of a table of answers, without empty columns."""
-    columns = [("Question", "question"), ("Answer", "said"), ("Confidence", "confidence"), ("Right answer", "answer")]
-    columns.append(("Verdict", "verdict"))
-    kept = [(title, key) for title, key in columns if any(getattr(item, key) for item in one.items)]
-    return [title for title, _ in kept], [[getattr(item, key) for _, key in kept] for item in one.items]
+    titles = ("Question", "Answer", "Confidence", "Right answer", "Verdict")
+    rows = [(item.question, item.prediction, item.confidence, item.answer, item.verdict) for item in answers.items]
+    kept = [place for place in range(len(titles)) if any(row[place] for row in rows)]
+    return [titles[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
-def _answers_markdown(one: Answers) -> Iterator[str]:
-    yield f"### {_safe(one.title)}"
-    if not one.items:
-        yield "None."
+def _answers_markdown(answers: blocks.Answers) -> Iterator[str]:
+    yield f"### {_safe(answers.title)}"
+    if not answers.items:
+        yield "Nanswers."
         return
-    titles, rows = answer_rows(one)
+    titles, rows = answer_rows(answers)
     yield markdown_table(titles, [[_safe(text) or NOTHING for text in row] for row in rows])
 
 
-def _block_markdown(block: Block) -> Iterator[str]:
+def _block_markdown(block: blocks.Block) -> Iterator[str]:
     """A block as Markdown; a chart is represented by its label."""
     match block:
         case Table():
             yield from _table_markdown(block)
-        case Text():
+        case blocks.Text():
             yield from _text_markdown(block)
-        case Facts():
+        case blocks.Facts():
             pairs = [(_safe(name), _safe(value)) for name, value in block.pairs]
             yield markdown_table((_safe(block.title), ""), pairs)
-        case Code():
+        case blocks.Code():
             yield "\n".join(f"    {line}" for line in block.text.splitlines())
-        case Answers():
+        case blocks.Answers():
             yield from _answers_markdown(block)
-        case HeatMap():
+        case blocks.HeatMap():
             rows = [
                 [_safe(name), *(f"{value:,g}" for value in row)]
                 for name, row in zip(block.rows, block.values, strict=True)
             ]
             yield _safe(block.title)
             yield markdown_table(["", *map(_safe, block.columns)], rows, range(1, len(block.columns) + 1))
-        case Chart():
+        case blocks.Chart():
             yield f"*{_safe(block.label)}*"
-        case Tokens():
+        case blocks.Tokens():
             yield _safe(" ".join(block.tokens))
-        case Heads():
+        case blocks.Heads():
             yield "\n".join(f"- {_safe(head.name)}: {_safe(head.sentence)}" for head in block.heads)
-        case Group():
+        case blocks.Group():
             if block.title:
                 yield f"### {_safe(block.title)}"
             for inner in block.blocks:
@@ -149,7 +135,7 @@ def _block_markdown(block: Block) -> Iterator[str]:
 def as_markdown(document: Document) -> str:
     """The whole document as Markdown."""
     parts = [f"# {_safe(document.title)}", *map(_safe, document.lead)]
-    parts += [f"**{_safe(one.title)}** {_safe(one.text)}" for one in document.notices]
+    parts += [f"**{_safe(notice.title)}** {_safe(notice.text)}" for notice in document.notices]
     if document.about:
         parts.append(_safe(document.about))
     if document.command:
@@ -171,10 +157,10 @@ def _slug(words: str) -> str:
 def named_tables(document: Document) -> Iterator[tuple[str, Table]]:
     """The tables with names that no two share."""
     seen: dict[str, int] = {}
-    for one in document.tables():
-        name = _slug(one.title)
+    for table in document.tables():
+        name = _slug(table.title)
         seen[name] = seen.get(name, 0) + 1
-        yield name if seen[name] == 1 else f"{name}-{seen[name]}", one
+        yield name if seen[name] == 1 else f"{name}-{seen[name]}", table
 
 
 def _field(words: str) -> str:
@@ -225,12 +211,12 @@ def as_csv(table: Table) -> str:
 def tex(words: str) -> str:
     """Somebody's text in LaTeX; what cannot be printed is left out."""
     line = "".join(letter for letter in " ".join(words.split()) if letter.isprintable())
-    return _SPECIAL.sub(lambda found: _LATEX[found[0]], line)
+    return _SPECIAL.sub(lambda match: _LATEX[match[0]], line)
 
 
-def _latex_rows(one: Table) -> Iterator[str]:
+def _latex_rows(table: Table) -> Iterator[str]:
     """The rows with their second lines below; those of names are left out to save space."""
-    for row in one.rows:
+    for row in table.rows:
         mark = rf" \emph{{({tex(row.mark)})}}" if row.mark else ""
         yield " & ".join([tex(row.name.text) + mark, *(tex(cell.text) for cell in row.cells)]) + r" \\"
         if any(cell.under for cell in row.cells):
@@ -238,26 +224,26 @@ def _latex_rows(one: Table) -> Iterator[str]:
             yield " & ".join(["", *below]) + r" \\ \addlinespace"
 
 
-def _latex_table(one: Table, name: str) -> str:
+def _latex_table(table: Table, name: str) -> str:
     """A table; columns with long texts wrap."""
 
     def sign(place: int) -> str:
-        if one.columns[place].number:
+        if table.columns[place].number:
             return "r"
-        texts = [(row.name, *row.cells)[place].text for row in one.rows]
+        texts = [(row.name, *row.cells)[place].text for row in table.rows]
         return r"p{0.4\linewidth}" if any(len(text) > _LONG for text in texts) else "l"
 
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\begin{{tabular}}{{{''.join(map(sign, range(len(one.columns))))}}}",
+        rf"\begin{{tabular}}{{{''.join(map(sign, range(len(table.columns))))}}}",
         r"\toprule",
-        " & ".join(tex(column.title) for column in one.columns) + r" \\",
+        " & ".join(tex(column.title) for column in table.columns) + r" \\",
         r"\midrule",
-        *_latex_rows(one),
+        *_latex_rows(table),
         r"\bottomrule",
         r"\end{tabular}",
-        rf"\caption{{{tex(one.caption or one.title)}}}",
+        rf"\caption{{{tex(table.caption or table.title)}}}",
         rf"\label{{tab:{name}}}",
         r"\end{table}",
     ]
@@ -267,4 +253,4 @@ def _latex_table(one: Table, name: str) -> str:
 def as_latex(document: Document) -> str:
     """All tables, for a paper."""
     head = "% Needs \\usepackage{booktabs}; letters of other scripts need LuaLaTeX or XeLaTeX.\n"
-    return "\n".join([head, *(_latex_table(one, name) for name, one in named_tables(document))])
+    return "\n".join([head, *(_latex_table(table, name) for name, table in named_tables(document))])

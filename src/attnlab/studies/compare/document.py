@@ -29,7 +29,6 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.lengths import lengths_chart
 from attnlab.report.parts import (
     QUICK,
     cell,
@@ -37,6 +36,7 @@ from attnlab.report.parts import (
     commonest_table,
     folded,
     joint_losses,
+    lengths_chart,
     lines,
     report_of,
     reproduce,
