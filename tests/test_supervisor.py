@@ -17,18 +17,7 @@ from typing import Any
 import pytest
 
 from attnlab.errors import DataError
-from attnlab.supervisor import (
-    NO_LIMITS,
-    Child,
-    Died,
-    Done,
-    Item,
-    Limits,
-    MemoryExceeded,
-    Raised,
-    TimeExceeded,
-    Unreadable,
-)
+from attnlab.supervisor import NO_LIMITS, Child, ChildError, Done, Item, Limits, MemoryExceeded, Raised
 
 MEGABYTE = 2**20
 
@@ -156,7 +145,7 @@ def test_errors_arrive_as_what_they_are_and_the_child_goes_on() -> None:
             child.call(refuse, "other")
         with pytest.raises(Raised, match="OverflowError"):
             child.call(large_number)
-        with pytest.raises(Unreadable):
+        with pytest.raises(ChildError, match="cannot be read"):
             child.call(wrong_type)
         assert child.call(give_back, ["\ud800", "x"]) == ["?", "x"]
 
@@ -174,7 +163,7 @@ def test_a_function_that_yields_stops_when_asked_to() -> None:
 
 
 def test_the_time_limit_counts_from_when_the_child_is_ready() -> None:
-    with pytest.raises(TimeExceeded, match="more than 0.3 s"):
+    with pytest.raises(ChildError, match="more than 0.3 s"):
         run(time.sleep, 60, limits=Limits(seconds=0.3))
     assert run(allocate, 1, limits=Limits(seconds=0.5)) == 1  # starting takes longer on a busy machine
 
@@ -192,28 +181,23 @@ def test_memory_and_files_are_limited_for_one_call() -> None:
 
 def test_a_child_that_dies_says_how() -> None:
     for function, arguments, words in ((exit_at_once, (3,), "exit code 3"), (abort, (), "SIGABRT, probably .*1 GB")):
-        with pytest.raises(Died, match=words):
+        with pytest.raises(ChildError, match=words):
             run(function, *arguments, limits=Limits(memory=10**9))
 
 
 def test_messages_are_bounded_and_forged_ones_refused() -> None:
-    with pytest.raises(Unreadable, match="too long"):
+    with pytest.raises(ChildError, match="too long"):
         run(give_back, "x" * 2000, limits=Limits(message=1000))
     with Child() as child:
         child.call(allocate, 1)
         child._received += (5).to_bytes(8, "big") + b"[" * 5
-        with pytest.raises(Unreadable):
+        with pytest.raises(ChildError, match="cannot be read"):
             child.receive()
 
 
-def test_output_is_bounded_and_does_not_block(tmp_path: Path) -> None:
+def test_output_goes_to_a_file_or_nowhere_and_does_not_block(tmp_path: Path) -> None:
     with Child() as child:
         child.call(shout, 10 * MEGABYTE)
-        until = time.monotonic() + 10
-        while "the end" not in child.tail() and time.monotonic() < until:
-            time.sleep(0.01)
-        assert child.tail().endswith("the end\n")
-        assert len(child.tail()) <= 2**16
     with Child(output=tmp_path / "log.txt") as child:
         child.call(shout, 3)
     assert (tmp_path / "log.txt").read_text() == "xxx\nthe end\n"
@@ -237,6 +221,11 @@ def test_the_whole_process_group_ends_with_the_child() -> None:
         child.send(exit_at_once, 0)
         while child.poll() is None:
             time.sleep(0.01)
+        assert_ended(other)
+    with Child() as child:
+        other = child.call(start_another)
+        with pytest.raises(ChildError, match="exit code 0"):
+            child.call(exit_at_once, 0)
         assert_ended(other)
 
 
@@ -298,8 +287,7 @@ def test_a_command_is_asked_to_save(tmp_path: Path, how: str) -> None:
         if how == "interrupt":
             child.interrupt()
         else:
-            os.close(child._lifeline)
-            child._lifeline = -1
+            child._lifeline.close()
         while child.poll() is None and time.monotonic() < until:
             time.sleep(0.01)
         assert child.poll() == 7

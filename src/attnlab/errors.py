@@ -55,7 +55,7 @@ class UntrustedCode(UserError):
 class NotARun(UserError):
     """A folder is missing, or is not a run; commands and pages may add what to do with it."""
 
-    def __init__(self, message: str, folder: Path) -> None:
+    def __init__(self, message: str, folder: Path | None = None) -> None:
         super().__init__(message)
         self.folder = folder
 

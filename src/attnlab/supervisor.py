@@ -14,10 +14,10 @@ from __future__ import annotations
 import fcntl
 import importlib
 import inspect
+import math
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,24 +26,24 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from pkgutil import resolve_name
 from typing import Any, Self, TypeVar, get_type_hints
 
 import msgspec
 
 from attnlab.errors import AttnlabError
+from attnlab.machine import memory_held
 from attnlab.store import records
 
 _START_SECONDS = 300.0  # to start and import
-_TAIL = 2**16  # bytes of output that are kept
 _CHUNK = 2**16  # bytes read at a time
 _HEADER = 8  # bytes of a message's length
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # how libraries end that do not check their allocations
 _T = TypeVar("_T")
-Confine = Callable[[list[str], Path], list[str]]
+Confine = Callable[[list[str], Path], list[str]]  # from a command and its folder, the command that is run instead
 
 
 @dataclass(frozen=True)
@@ -59,29 +59,12 @@ class Limits:
 NO_LIMITS = Limits()
 
 
-def unconfined(command: list[str], _folder: Path) -> list[str]:
-    """Run a child with all rights of this user; another `Confine` may wrap its command in a sandbox."""
-    return command
-
-
 class ChildError(AttnlabError):
-    """A call in a child process has no value."""
-
-
-class TimeExceeded(ChildError):
-    """It took longer than its limit."""
+    """A call in a child process has no value: it took too long, the child ended, or what it sent cannot be read."""
 
 
 class MemoryExceeded(ChildError):
     """It needed more memory than its limit."""
-
-
-class Died(ChildError):
-    """The child ended before it answered."""
-
-
-class Unreadable(ChildError):
-    """The child sent something else than an answer."""
 
 
 class Raised(ChildError):
@@ -135,9 +118,6 @@ class Failed(msgspec.Struct, tag=True):
         return Raised(f"{self.kind}: {self.message}")
 
 
-_Received = Ready | Item | Done | Failed
-
-
 def _descendants(kind: type[AttnlabError]) -> Iterator[type[AttnlabError]]:
     yield kind
     for child in kind.__subclasses__():
@@ -147,16 +127,6 @@ def _descendants(kind: type[AttnlabError]) -> Iterator[type[AttnlabError]]:
 def _encode(message: msgspec.Struct) -> bytes:
     payload = records.encode_message(message)
     return len(payload).to_bytes(_HEADER, "big") + payload
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of arguments and value, as far as they are declared and known while the program runs."""
-    hints: dict[str, Any] = {}
-    for name, annotation in getattr(function, "__annotations__", {}).items():
-        with suppress(NameError, TypeError):  # imported for type checkers only
-            holder = SimpleNamespace(__annotations__={name: annotation})
-            hints |= get_type_hints(holder, getattr(function, "__globals__", {}))
-    return hints
 
 
 def _convert(value: Any, kind: Any) -> Any:
@@ -174,18 +144,9 @@ def name_of(function: Callable[..., Any]) -> str:
     return name
 
 
-def find_function(name: str) -> Callable[..., Any]:
-    """The function of a name."""
-    module, _, path = name.partition(":")
-    function: Any = importlib.import_module(module)
-    for part in path.split("."):
-        function = getattr(function, part)
-    return function
-
-
 def typed_arguments(function: Callable[..., Any], values: Sequence[Any]) -> list[Any]:
     """Arguments as the records that a function declares, from the plain values of a message."""
-    hints = _hints(function)
+    hints = get_type_hints(function)
     kinds = (hints.get(name, Any) for name in (inspect.signature(function).parameters if hints else ()))
     return [_convert(value, next(kinds, Any)) for value in values]
 
@@ -199,10 +160,10 @@ class Child:
     Args:
         command: A module and its arguments; without one, the child waits for calls.
         imports: Modules that are imported before the first call, and whose import counts against no limit.
-        output: A file to which all output is appended; without one, the last 64 kB are kept for `tail`.
+        output: A file to which all output is appended; without one, it is discarded.
         orphan_signal: What the process group receives when this process ends: SIGINT asks it to save its state.
         environment: Variables to add.
-        confine: How the child is confined: from its command and its folder, the command that is run instead.
+        confine: Wraps the command in a sandbox; without it, the child has all rights of this user.
     """
 
     def __init__(
@@ -212,46 +173,39 @@ class Child:
         output: Path | None = None,
         orphan_signal: signal.Signals = signal.SIGKILL,
         environment: Mapping[str, str] | None = None,
-        confine: Confine = unconfined,
+        confine: Confine | None = None,
     ) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="attnlab-"))
-        self._socket, remote = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
-        words = [f"{lifeline},{remote.fileno()},{int(orphan_signal)},{'+'.join(imports)}", *command]
-        log = output.open("ab") if output else None
-        try:
+        with ExitStack() as held, ExitStack() as passed:  # closed at the end of the child, and once it has started
+            temporary = tempfile.TemporaryDirectory(prefix="attnlab-", ignore_cleanup_errors=True)
+            self.folder = Path(held.enter_context(temporary))
+            self._socket, remote = map(held.enter_context, socket.socketpair())
+            passed.enter_context(remote)
+            reader, writer = os.pipe()
+            lifeline = passed.enter_context(os.fdopen(reader, "rb"))
+            self._lifeline = held.enter_context(os.fdopen(writer, "wb"))
+            log = passed.enter_context((output or Path(os.devnull)).open("ab"))
+            place = f"{reader},{remote.fileno()},{int(orphan_signal)},{'+'.join(imports)}"
+            words = [sys.executable, "-P", "-m", "attnlab.supervisor", place, *command]
             self._process = subprocess.Popen(
-                confine([sys.executable, "-P", "-m", "attnlab.supervisor", *words], self.folder),
+                confine(words, self.folder) if confine else words,
                 env={**os.environ, "TMPDIR": str(self.folder), **(environment or {})},
                 stdin=subprocess.DEVNULL,
-                stdout=log or subprocess.PIPE,
+                stdout=log,
                 stderr=subprocess.STDOUT,
-                pass_fds=(lifeline, remote.fileno()),
+                pass_fds=(lifeline.fileno(), remote.fileno()),
                 start_new_session=True,
             )
-        except BaseException:
-            self._release()
-            raise
-        finally:
-            remote.close()
-            os.close(lifeline)
-            if log:
-                log.close()
+            self._held = held.pop_all()
         self.pid = self._process.pid
         self._socket.settimeout(_START_SECONDS)
         self._received = bytearray()
         self._ready, self._deadline = False, time.monotonic() + _START_SECONDS
         self._limits, self._returns = NO_LIMITS, Any
-        self._tail = b""
-        if self._process.stdout:
-            threading.Thread(target=self._drain, args=(self._process.stdout,), daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def fileno(self) -> int:
@@ -262,7 +216,7 @@ class Child:
         """Have a function of a module called; `receive` returns its values."""
         message = _encode(Call(name_of(function), list(arguments), limits.memory, limits.file))
         self._limits = limits
-        self._returns = Any if inspect.isgeneratorfunction(function) else _hints(function).get("return", Any)
+        self._returns = Any if inspect.isgeneratorfunction(function) else get_type_hints(function).get("return", Any)
         if self._ready:
             self._start_clock()
         with suppress(BrokenPipeError, ConnectionResetError):  # told by `receive`
@@ -275,18 +229,15 @@ class Child:
 
     def receive(self, seconds: float | None = None) -> Item | Done | None:
         """The next value, or None if none comes within some seconds; errors of the call are raised."""
-        until = self._deadline if seconds is None else min(self._deadline, time.monotonic() + seconds)
-        while (message := self._next_message()) is None or isinstance(message, Ready):
-            if message is not None:
-                self._ready = True
-                self._start_clock()
-                until = self._deadline if seconds is None else until
-            elif not select.select([self._socket], [], [], max(0.0, min(until - time.monotonic(), 1e6)))[0]:
-                if time.monotonic() >= self._deadline:
-                    raise TimeExceeded(f"it takes more than {self._limits.seconds or _START_SECONDS:g} s")
+        until = time.monotonic() + (math.inf if seconds is None else seconds)
+        while (message := self._next_message()) is None:
+            wait = min(until, self._deadline) - time.monotonic()
+            if select.select([self._socket], [], [], max(0.0, min(wait, 1e6)))[0]:
+                self._read()
+            elif time.monotonic() >= self._deadline:
+                raise ChildError(f"it takes more than {self._limits.seconds or _START_SECONDS:g} s")
+            else:
                 return None
-            elif not self._read():
-                raise Died(f"it {self.how_it_ended()}")
         if isinstance(message, Failed):
             if message.out_of_memory and self._limits.memory is not None:
                 raise MemoryExceeded(f"it needs more than {self._limits.memory / 1e9:g} GB of memory")
@@ -295,7 +246,7 @@ class Child:
             try:
                 return Done(_convert(message.value, self._returns))
             except msgspec.ValidationError:
-                raise Unreadable("its answer cannot be read") from None
+                raise ChildError("its answer cannot be read") from None
         return message
 
     def call(self, function: Callable[..., _T], *arguments: Any, limits: Limits = NO_LIMITS) -> _T:
@@ -317,68 +268,53 @@ class Child:
         """Ask it to save its state and end."""
         self._process.send_signal(signal.SIGINT)
 
-    def tail(self) -> str:
-        """The end of its output."""
-        return self._tail.decode(errors="replace")
-
-    def how_it_ended(self) -> str:
-        """Wait for its end, and say what ended it."""
-        code = self._process.wait()
-        if code >= 0:
-            return f"ended with exit code {code} before it was done"
-        memory = self._limits.memory
-        guess = f", probably because memory ran out ({memory / 1e9:g} GB)" if memory and -code in _CRASHES else ""
-        return f"ended by {signal.Signals(-code).name}{guess}"
-
     def end(self) -> None:
         """Kill its process group, and delete its temporary folder."""
         if self._process.returncode is None:
             self._kill_group()
             self._process.wait()
-        self._release()
+        self._held.close()
 
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def _release(self) -> None:
-        self._socket.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def _start_clock(self) -> None:
-        self._deadline = time.monotonic() + (float("inf") if self._limits.seconds is None else self._limits.seconds)
+        self._deadline = time.monotonic() + (math.inf if self._limits.seconds is None else self._limits.seconds)
 
-    def _read(self) -> bool:
-        """Read what has come; whether the connection still stands."""
-        try:
-            chunk = self._socket.recv(_CHUNK)
-        except ConnectionResetError:
-            return False
-        self._received += chunk
-        return bool(chunk)
+    def _read(self) -> None:
+        """Read what has come; a closed connection is the end of the child, and an error."""
+        with suppress(ConnectionResetError):
+            if chunk := self._socket.recv(_CHUNK):
+                self._received += chunk
+                return
+        code, memory = self._process.wait(), self._limits.memory
+        self._kill_group()
+        if code >= 0:
+            raise ChildError(f"it ended with exit code {code} before it was done")
+        guess = f", probably because memory ran out ({memory / 1e9:g} GB)" if memory and -code in _CRASHES else ""
+        raise ChildError(f"it ended by {signal.Signals(-code).name}{guess}")
 
-    def _next_message(self) -> _Received | None:
-        size = int.from_bytes(self._received[:_HEADER], "big")
-        if len(self._received) >= _HEADER and size > self._limits.message:
-            raise Unreadable("its answer cannot be read: it is too long")
-        if len(self._received) < _HEADER + size or len(self._received) < _HEADER:
+    def _next_message(self) -> Item | Done | Failed | None:
+        """The next message that has come as a whole; the clock of the call starts when the child is ready."""
+        size = _HEADER + int.from_bytes(self._received[:_HEADER], "big")
+        if len(self._received) < _HEADER:
             return None
-        payload = bytes(self._received[_HEADER : _HEADER + size])
-        del self._received[: _HEADER + size]
+        if size > _HEADER + self._limits.message:
+            raise ChildError("its answer cannot be read: it is too long")
+        if len(self._received) < size:
+            return None
+        payload = bytes(self._received[_HEADER:size])
+        del self._received[:size]
         try:
-            message: _Received = msgspec.msgpack.decode(payload, type=_Received)
+            message = msgspec.msgpack.decode(payload, type=Ready | Item | Done | Failed)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-            raise Unreadable("its answer cannot be read") from None
-        return message
-
-    def _drain(self, stream: Any) -> None:
-        """Keep the last output: it is read as it comes, so that the child never waits."""
-        with stream:
-            while chunk := stream.read1(_TAIL):
-                self._tail = (self._tail + chunk)[-_TAIL:]
+            raise ChildError("its answer cannot be read") from None
+        if not isinstance(message, Ready):
+            return message
+        self._ready = True
+        self._start_clock()
+        return self._next_message()
 
 
 # In the child
@@ -401,53 +337,41 @@ def _end_with_parent(lifeline: int, number: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _limit(call: Call) -> list[tuple[int, tuple[int, int]]]:
-    """Set the limits of a call; return those to restore."""
-    memory = call.memory
-    if memory is not None:
-        memory += _memory_mapped()
-    before = []
-    for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, call.file)):
-        if most is not None:
-            soft, hard = resource.getrlimit(kind)
-            before.append((kind, (soft, hard)))
-            resource.setrlimit(kind, (most, hard))
-    return before
-
-
-def _memory_mapped() -> int:
-    """Bytes of virtual memory of this process; 0 if the system does not say."""
+@contextmanager
+def _within(call: Call) -> Iterator[None]:
+    """Set the limits of a call, then restore those before."""
+    memory = None if call.memory is None else call.memory + (memory_held("VmSize") or 0)
+    limits = {resource.RLIMIT_AS: memory, resource.RLIMIT_FSIZE: call.file}
+    before = {kind: resource.getrlimit(kind) for kind, most in limits.items() if most is not None}
     try:
-        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except OSError:
-        return 0
+        for kind, (_, hard) in before.items():
+            resource.setrlimit(kind, (limits[kind] or 0, hard))
+        yield
+    finally:
+        for kind, both in before.items():
+            resource.setrlimit(kind, both)
 
 
 def _answer(call: Call, connection: socket.socket) -> Done | Failed:
     """Call a function, and send what it yields, until it ends or is asked to stop."""
-    before: list[tuple[int, tuple[int, int]]] = []
     try:
-        function = find_function(call.function)
+        function = resolve_name(call.function)
         arguments = typed_arguments(function, call.arguments)
-        before = _limit(call)
-        value = function(*arguments)
-        while inspect.isgenerator(value):
-            if select.select([connection], [], [], 0)[0]:
-                value.close()
-                value = None
-                break
-            try:
-                connection.sendall(_encode(Item(next(value))))
-            except StopIteration as end:
-                value = end.value
-        return Done(value)
+        with _within(call):
+            value = function(*arguments)
+            while inspect.isgenerator(value):
+                if select.select([connection], [], [], 0)[0]:
+                    value.close()
+                    return Done(None)
+                try:
+                    connection.sendall(_encode(Item(next(value))))
+                except StopIteration as end:
+                    value = end.value
+            return Done(value)
     except BaseException as error:  # whatever foreign code may raise
         out_of_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
-        message = " ".join(str(error).split()) if not isinstance(error, AttnlabError) else str(error)
+        message = str(error) if isinstance(error, AttnlabError) else " ".join(str(error).split())
         return Failed(type(error).__name__, message, out_of_memory)
-    finally:
-        for kind, limits in before:
-            resource.setrlimit(kind, limits)
 
 
 def _serve(connection: socket.socket) -> None:

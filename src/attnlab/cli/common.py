@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
     except CycloptsError as error:
         _fail(_in_plain_words(error), 2)
     except NotARun as error:
-        _fail(f"{error}{_advice(error.folder)}", error.exit_code)
+        _fail(f"{error}{_advice(error.folder) if error.folder else ''}", error.exit_code)
     except AttnlabError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:

@@ -10,13 +10,14 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from attnlab.errors import AttnlabError
 from attnlab.store.records import encode_line
-from attnlab.supervisor import find_function, typed_arguments
+from attnlab.supervisor import typed_arguments
 
 WorkerName = Literal["models", "solver", "reports", "measures"]
 
@@ -76,6 +77,6 @@ class Route(Generic[Q]):
 
 def encoded(name: str, arguments: list[Any]) -> bytes | Iterator[bytes]:
     """Run a task by its name in a worker: what it returns as JSON, or what it yields, one by one."""
-    task = find_function(name)
+    task = resolve_name(name)
     value = task(*typed_arguments(task, arguments))
     return (encode_line(item) for item in value) if inspect.isgenerator(value) else encode_line(value)

@@ -12,10 +12,11 @@ import asyncio
 import importlib
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from pkgutil import resolve_name
 from typing import Any
 
 from attnlab.errors import AttnlabError
-from attnlab.supervisor import Child, ChildError, Done, Item, find_function, name_of, typed_arguments
+from attnlab.supervisor import Child, ChildError, Done, Item, name_of, typed_arguments
 from attnlab.terminal import unexpected
 
 _Put = Callable[[Item | Done | Exception], None]
@@ -147,7 +148,7 @@ async def _stop(child: Child) -> bool:
 def _run_task(name: str, arguments: list[Any]) -> Iterator[Any]:
     """Run a task; the traceback of an unexpected error is saved in a file, which its message names."""
     try:
-        task = find_function(name)
+        task = resolve_name(name)
         value = task(*typed_arguments(task, arguments))
         return (yield from value) if inspect.isgenerator(value) else value
     except AttnlabError:
