@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from attnlab import stats
+from attnlab.corpora import Corpus, Question
 from attnlab.hf.classify import Classification
 from attnlab.hf.documents import classification_document
 from attnlab.hf.optimizers import Optimizers, OptimizersResult
 from attnlab.hf.search import Search, SearchResult
 from attnlab.inside.look import Guess, Layer, Reading, View
-from attnlab.lm.exams import Common
-from attnlab.report.document import Document
+from attnlab.lm.exams import Common, Examination
+from attnlab.report.document import Document, Section
 from attnlab.report.parts import LossCurve, TrainedRun
 from attnlab.report.runs import ShownRun, SideBySide
 from attnlab.store.listing import Entry
 from attnlab.store.records import convert, plain
 from attnlab.studies import trust, why
-from attnlab.studies.recall import RecallResult, Row, outcome
+from attnlab.studies.recall import RecallResult, Row, answers_section, attention_section, outcome
 from attnlab.studies.reports import ReportsResult
 from attnlab.studies.reports import Row as ReportedRow
-from attnlab.studies.study import DataSummary
-from attnlab.studies.trust import Asked, Fallback, Share, TrustResult, describe
+from attnlab.studies.training import DataSummary, Share, share_of
+from attnlab.studies.trust import Asked, Fallback, TrustResult, describe
 from attnlab.studies.why import Why, WhyResult
 from attnlab.trust import CalibrationSummary
 from attnlab.trust.verdict import SUPPORTED, UNSEEN
@@ -55,6 +57,8 @@ def interval(correct: int, questions: int) -> tuple[float, float]:
 
 SPOKEN = {
     "pretrained + fine-tuned": {"subject": "the pretrained model"},
+    "pretrained only": {"subject": "the pretrained model, not fine-tuned,"},
+    "open book": {"subject": "a reader with the book open"},
     "no pretraining": {"subject": "the same model without pretraining", "role": "control"},
     "majority answer": {"subject": "always saying Los Angeles", "role": "baseline"},
 }
@@ -97,18 +101,19 @@ def make_run(name: str, steps: int, first: float, last: float, rng: random.Rando
     return {"folder": name, "stage": name, "settings": SETTINGS, "result": result, "metrics": metrics}
 
 
-def make_attention(rng: random.Random, layers: int = 3, heads: int = 8, tokens: list[str] = TOKENS) -> Result:
+def make_patterns(
+    rng: random.Random, layers: int = 3, heads: int = 8, tokens: Sequence[str] = TOKENS
+) -> list[list[list[list[float]]]]:
     def weights(row: int, sharpness: float) -> list[float]:
         raw = [math.exp(sharpness * rng.gauss(0, 1)) for _ in range(row + 1)]
         return [round(value / sum(raw), 3) for value in raw] + [0.0] * (len(tokens) - row - 1)
 
-    patterns = [
+    return [
         [[weights(row, 0.4 + 0.3 * head) for row in range(len(tokens))] for head in range(heads)] for _ in range(layers)
     ]
-    return {"question": "Where was Hank Aaron born?", "answer": "Mobile", "tokens": tokens, "patterns": patterns}
 
 
-def make_answers() -> dict[str, list[Result]]:
+def make_answers() -> list[Section]:
     people = [
         (
             "Hank Aaron",
@@ -129,12 +134,13 @@ def make_answers() -> dict[str, list[Result]]:
             "The career of Yogi Berra began with New York in 1946, his life in {}, Missouri .",
         ),
     ]
-    picked: dict[str, list[Result]] = {"right": [], "wrong": []}
-    for name, city, other, line in people * 3:
-        item = {"question": f"Where was {name} born?", "answer": city, "source": f"{name}. {line.format(city)}"}
-        picked["right"].append({**item, "prediction": city})
-        picked["wrong"].append({**item, "prediction": other})
-    return picked
+    items = [
+        (Question(f"Where was {name} born?", city), said, f"{name}. {line.format(city)}")
+        for name, city, other, line in people * 3
+        for said in (city, other)
+    ]
+    questions, predictions, lines = zip(*items, strict=True)
+    return answers_section(Examination(questions, predictions), Corpus("made up", tuple(dict.fromkeys(lines))))
 
 
 def make_trained(name: str, steps: int, first: float, last: float, rng: random.Random) -> Result:
@@ -164,8 +170,6 @@ def make_recall(steps: int = 200) -> RecallResult:
     rows = make_rows()
     made = {
         "kind": "recall",
-        "track": "pure",
-        "quick": False,
         "written_questions": 0,
         "held_out": 0,
         "verdict": [outcome(convert(list[Row], rows), convert(DataSummary, DATA))],
@@ -180,8 +184,9 @@ def make_recall(steps: int = 200) -> RecallResult:
             "finetune": make_trained("finetune", max(1, steps // 8), 1.1, 0.12, rng),
             "no-pretraining": make_trained("no-pretraining", max(1, steps // 8), 7.5, 2.9, rng),
         },
-        "answers": {**make_answers(), "example": "Where was Hank Aaron born?"},
-        "attention": make_attention(rng),
+        "answers": plain(make_answers()),
+        "attention": plain(attention_section("“Where was Hank Aaron born?” – Mobile", TOKENS, make_patterns(rng))),
+        "example": "Where was Hank Aaron born?",
         "calibration": make_calibration(),
         "environment": MACHINE,
     }
@@ -214,19 +219,22 @@ def make_calibration() -> Result:
 def make_trust(max_risk: float = 0.1, met: bool = True) -> TrustResult:
     """A result as the study makes it, of 100 known names of which the 80 most confident are right."""
 
-    def ask(name: str, confidence: list[float], verdict: str) -> list[Asked]:
+    def ask(name: str, confidence: list[float], verdict: str, rule: stats.SelectiveRule) -> list[Asked]:
+        least = math.inf if rule.threshold is None else rule.threshold
         return [
-            Asked(f"Where was {name} <{n}> born?", "York" if n < 80 else "Bath", "York", sure, verdict, "", False)
+            Asked(*make_asked(name, n), "York", sure, sure >= least, verdict, "", False)
             for n, sure in enumerate(confidence)
         ]
 
-    known = ask("known", [0.99 - n / 1000 for n in range(80)] + [0.4 - n / 1000 for n in range(20)], SUPPORTED)
-    withheld = ask("withheld", [0.1 + n / 100 for n in range(20)], UNSEEN)
-    judged = known if met else known[:4]
-    rule = stats.selective_rule([item.confidence for item in judged], [item.right for item in judged], max_risk)
-    groups = [
-        describe(name, items, known, rule.threshold) for name, items in (("known", known), ("withheld", withheld))
-    ]
+    def make_asked(name: str, n: int) -> tuple[str, str]:
+        return f"Where was {name} <{n}> born?", "York" if n < 80 else "Bath"
+
+    sure = [0.99 - n / 1000 for n in range(80)] + [0.4 - n / 1000 for n in range(20)]
+    judged = len(sure) if met else 4
+    rule = stats.selective_rule(sure[:judged], [n < 80 for n in range(judged)], max_risk)
+    known = ask("known", sure, SUPPORTED, rule)
+    withheld = ask("withheld", [0.1 + n / 100 for n in range(20)], UNSEEN, rule)
+    groups = [describe(name, items, known) for name, items in (("known", known), ("withheld", withheld))]
     calibration = CalibrationSummary(100, 0, 0, 9, 80, 0.8, 0.7, 0.9, 0.09, 0.03, 0.028, None, (rule,))
     losses = LossCurve([1, 2, 3], [4096, 8192, 12288], [7.6, 1.2, 0.4])
     run = TrainedRun("pretrain", "pretrain", SETTINGS, 3, 1.0, 12288, 4096, 3.0, 0.4, 3_383_296, losses)
@@ -237,12 +245,9 @@ def make_trust(max_risk: float = 0.1, met: bool = True) -> TrustResult:
         finished="2030-01-01",
         seconds=61.0,
         environment=MACHINE,
-        quick=False,
-        corpus="people",
         sizes={"documents": 2800},
-        rule=rule,
         groups=groups,
-        fallback=Fallback(Share.of_all([True] * 4 + [False] * 16), 0.05, ["“Where was Al Roe born?” – York"]),
+        fallback=Fallback(share_of([True] * 4 + [False] * 16), 0.05, ["“Where was Al Roe born?” – York"]),
         calibration=calibration,
         runs={"pretrain": run},
         verdict=trust.outcome(groups, rule),
@@ -267,9 +272,7 @@ def make_reports() -> ReportsResult:
         seconds=recall.seconds,
         finished=recall.finished,
         environment=MACHINE,
-        quick=False,
         data=recall.data,
-        as_reported=False,
         rows=convert(list[ReportedRow], rows),
         runs=recall.runs,
         verdict=["Pretrained, 40 epochs: 12.0 % of 750."],
@@ -280,8 +283,8 @@ def make_reports() -> ReportsResult:
 
 
 def make_why() -> WhyResult:
-    def share(right: float) -> why.Share:
-        return why.Share(right, max(0.0, right - 0.05), min(1.0, right + 0.05), [right - 0.01, right + 0.01])
+    def share(right: float) -> Share:
+        return Share(right, max(0.0, right - 0.05), min(1.0, right + 0.05), 300, [right - 0.01, right + 0.01])
 
     def row(reading: why.Reading, right: float) -> why.Row:
         read = reading.way != "nothing"
@@ -305,9 +308,7 @@ def make_why() -> WhyResult:
 
     grid = Why(forms=(1, 2), exposures=(4, 20)).grid
     findings = [
-        why.Finding(
-            question, grid[-2].name, grid[0].name, 0.3, 0.2, 0.4, 0.0001, 0.0004, "2 forms better by 30.0 points"
-        )
+        why.Finding(question, 0.2, 0.4, 0.0001, 0.0004, "2 forms better by 30.0 points")
         for question in ("Does reading help?", "Do several forms help?")
     ]
     return WhyResult(
@@ -317,12 +318,8 @@ def make_why() -> WhyResult:
         finished="2026-11-16",
         seconds=900.0,
         environment=MACHINE,
-        quick=True,
-        seeds=(0, 1),
         people=500,
         training_questions=300,
-        exam="people:500:test",
-        exam_questions=300,
         rows=[row(reading, 0.02 + 0.01 * reading.forms * reading.exposures) for reading in grid],
         findings=findings,
         settings={"2 forms 20 times, pretrain": SETTINGS},
@@ -460,7 +457,7 @@ def make_runs() -> SideBySide:
 
 
 def make_view(tokens: list[str] = TOKENS) -> View:
-    patterns = torch.tensor(make_attention(random.Random(1), 2, 4, tokens)["patterns"])
+    patterns = torch.tensor(make_patterns(random.Random(1), 2, 4, tokens))
     below = torch.cat([patterns[0], -patterns[1][:1] / 2])
     return View(
         text="".join(tokens),

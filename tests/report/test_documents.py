@@ -23,7 +23,7 @@ import pytest
 from comparisons import make_comparison
 from made_up import (
     classification_result,
-    make_attention,
+    make_patterns,
     make_recall,
     make_reports,
     make_runs,
@@ -43,9 +43,9 @@ from attnlab.report import runs as side_by_side
 from attnlab.report.document import Block, Cell, Chart, Document, Group, Table
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables, tex
-from attnlab.store.records import convert, encode
+from attnlab.store.records import encode
 from attnlab.studies.compare import document as comparison
-from attnlab.studies.recall import Attention, Recall
+from attnlab.studies.recall import Recall, attention_section
 from attnlab.studies.reports import Reports
 from attnlab.studies.trust import Trust
 from attnlab.studies.why import Why
@@ -60,7 +60,7 @@ CASES: dict[str, Callable[[], Document]] = {
     "search": search_result,
     "optimizers": optimizers_result,
     "look": lambda: make_view().document("runs/recall-1", "attnlab look runs/recall-1"),
-    "why": lambda: Why().document(make_why()),
+    "why": lambda: Why(quick=True, seeds=(0, 1), exam="people:500:test").document(make_why()),
     "comparison": lambda: comparison.document(make_comparison()),
     "one seed": lambda: comparison.document(make_comparison(("dot", "additive"), seeds=1, steps=20)),
     "trust": lambda: Trust().document(make_trust()),
@@ -347,8 +347,9 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
 
 def test_large_results_make_pages_that_can_be_sent(tmp_path: Path) -> None:
-    attention = make_attention(random.Random(3), tokens=[f" word{place}" for place in range(25)])
-    recall = replace(make_recall(6000), attention=convert(Attention, attention))
+    tokens = [f" word{place}" for place in range(25)]
+    attention = attention_section("A text", tokens, make_patterns(random.Random(3), tokens=tokens))
+    recall = replace(make_recall(6000), attention=attention)
     assert len(as_html(Recall().document(recall))) < 1_000_000
     names = ("dot", "additive", "zero_mask", *(f"variant-{number}" for number in range(12)))
     assert len(as_html(comparison.document(make_comparison(names, steps=600)))) < 2_500_000

@@ -9,24 +9,24 @@ import pytest
 from made_up import DATA, make_recall, make_row
 from reading import read
 
-from attnlab.report.document import Answers, Chart, Document, Heads, Piece
+from attnlab.corpora import Corpus, Question
+from attnlab.lm.exams import Examination
+from attnlab.report.document import Answers, Chart, Document, Heads, Piece, Text
 from attnlab.report.html import as_html, first_head, thousandths
 from attnlab.report.text import as_markdown
 from attnlab.store.records import convert
 from attnlab.studies.recall import (
-    Attention,
     Recall,
     RecallResult,
     Row,
-    ShownAnswer,
-    ShownAnswers,
-    answer_row,
+    answers_section,
+    attention_section,
     cut,
     fault,
     order,
     outcome,
 )
-from attnlab.studies.study import DataSummary
+from attnlab.studies.training import DataSummary
 
 WORLD = convert(DataSummary, DATA)
 SAME_LINE, OVERLAP = "another phrase of the same line", "overlaps the right answer"
@@ -143,13 +143,15 @@ def test_a_line_is_cut_at_answer_and_prediction_and_stays_whole() -> None:
 
 
 def test_a_right_answer_has_no_verdict_and_one_mark(result: RecallResult) -> None:
-    item = ShownAnswer("?", "New York", "New York", LINE)
-    wrong = [replace(item, prediction=text) for text in ("York", "York", "Boston")]
-    made = document(replace(result, answers=ShownAnswers([item], wrong, "?")))
-    right, _ = (block for block in made.blocks() if isinstance(block, Answers))
+    predictions = ("New York", "York", "York", "Boston")
+    asked = (Question("Where was Ann Lee born?", "New York"),) * len(predictions)
+    shown = answers_section(Examination(asked, predictions), Corpus("one", (f"Ann Lee. {LINE}",)))
+    page = document(replace(result, answers=shown))
+    right, wrong = (block for block in page.blocks() if isinstance(block, Answers))
     assert right.items[0].verdict == ""
     assert [piece.role for piece in right.items[0].source if piece.role] == ["answer"]
-    assert f"Of the wrong answers shown: 2 {SAME_LINE}, 1 {ELSEWHERE}." in as_markdown(made)
+    assert len(wrong.items) == 3
+    assert f"Of the wrong answers shown: 2 {SAME_LINE}, 1 {ELSEWHERE}." in as_markdown(page)
 
 
 # Attention
@@ -158,13 +160,15 @@ def test_a_right_answer_has_no_verdict_and_one_mark(result: RecallResult) -> Non
 def test_the_head_shown_first_looks_at_a_word_of_the_question() -> None:
     resting = [[1, 0, 0, 0], [1, 0, 0, 0], [0.9, 0.1, 0, 0], [1, 0, 0, 0]]
     looking = [[1, 0, 0, 0], [1, 0, 0, 0], [0.2, 0.7, 0.1, 0], [1, 0, 0, 0]]
-    attention = Attention("?", "x", ["Who", " Ann", "⁇", " x"], [[resting] * 2, [resting, looking]])
+    attention = attention_section("?", ["Who", " Ann", "⁇", " x"], [[resting] * 2, [resting, looking]])
     shown = document(replace(make_recall(20), attention=attention))
     (block,) = (block for block in shown.blocks() if isinstance(block, Heads))
     head = first_head(block)
     assert (block.row, head.name) == (2, "layer 2, head 2")
     assert head.sentence == "Where the answer is chosen (row ⁇), it looks most at ·Ann (70.0 %)."
-    assert answer_row(["a", "b"]) == 1
+    without_cue = attention_section("?", ["Who", " Ann", " ?", " x"], [[resting]])[0].blocks[1]
+    assert isinstance(without_cue, Heads)
+    assert without_cue.row == 3
     assert thousandths(looking)[2] == [200, 700, 100]
 
 
@@ -180,25 +184,27 @@ def test_every_head_can_be_chosen_without_the_script(result: RecallResult) -> No
     assert all(f"#{name}:checked ~ .panels" in html for name in names)
 
 
-@pytest.mark.parametrize("attention", [None, Attention("q", "a", [], [])])
-def test_a_mechanism_without_patterns_has_no_attention_part(result: RecallResult, attention: Attention | None) -> None:
+def test_a_mechanism_without_patterns_has_no_attention_part(result: RecallResult) -> None:
     assert "Attention of one answer" in as_markdown(document(result))
-    page = read(as_html(document(replace(result, attention=attention))))
+    page = read(as_html(document(replace(result, attention=[]))))
     assert "Attention of one answer" not in page.text
     assert len(page.all("script")) == 1
 
 
-def test_a_layer_without_weights_over_tokens_is_left_out_and_named(result: RecallResult) -> None:
-    assert result.attention
-    result.attention.patterns[0] = []
-    assert "Layer 1 left out: no weights of tokens on tokens there." in as_markdown(document(result))
-
-
-def test_rows_that_do_not_sum_to_one_are_not_said_to(result: RecallResult) -> None:
-    assert "a row sums to 100 %" in as_markdown(document(result))
-    assert result.attention
-    result.attention.patterns[1][2][3][0] += 0.2
-    assert "a row sums to 100 %" not in as_markdown(document(result))
+def test_layers_without_weights_and_rows_that_do_not_sum_to_one_are_named() -> None:
+    words = {}
+    for name, patterns in {
+        "whole": [[[[1.0, 0.0], [0.5, 0.5]]]],
+        "absent": [[], [[[1.0, 0.0], [0.5, 0.5]]]],
+        "odd": [[[[1.0, 0.0], [0.7, 0.5]]]],
+    }.items():
+        text = attention_section("?", ["a", "b"], patterns)[0].blocks[0]
+        assert isinstance(text, Text)
+        words[name] = text.paragraphs[0]
+    assert "left out" not in words["whole"]
+    assert "Layer 1 left out: no weights of tokens on tokens there." in words["absent"]
+    assert "a row sums to 100 %" in words["whole"]
+    assert "a row sums to 100 %" not in words["odd"]
 
 
 # The whole
@@ -235,8 +241,9 @@ def test_the_markdown_has_the_answers(result: RecallResult) -> None:
 
 def test_an_exam_without_answers_shows_predictions_only(result: RecallResult) -> None:
     rows = [replace(row, correct=None, accuracy=None, low=None, high=None) for row in result.rows]
-    empty = ShownAnswers([], [], "?")
-    made = document(replace(result, rows=rows, answers=empty, verdict=[outcome(rows, WORLD)]))
+    blind = Examination((Question("Where was Ann Lee born?", None),), ("York",))
+    assert answers_section(blind, Corpus("one", (LINE,))) == []
+    made = document(replace(result, rows=rows, answers=[], verdict=[outcome(rows, WORLD)]))
     page, text = read(as_html(made)).text, as_markdown(made)
     assert "nothing is scored" in made.lead[0]
     assert "pretrained only what pretrained only means 750 Chicago, 3 % 5 min 00 s" in page
@@ -249,6 +256,6 @@ def test_an_exam_without_answers_shows_predictions_only(result: RecallResult) ->
 
 def test_quick_runs_and_questions_asked_in_training_are_named(result: RecallResult) -> None:
     assert document(result).notices == []
-    quick, asked = document(replace(result, quick=True, data=replace(WORLD, asked_before=36))).notices
+    quick, asked = Recall(quick=True).document(replace(result, data=replace(WORLD, asked_before=36))).notices
     assert quick.title == "A quick run."
     assert re.match("36 of them asked in training", asked.text)

@@ -21,16 +21,16 @@ def table(result: TrustResult, title: str) -> Table:
 
 def test_the_sentences_at_the_top() -> None:
     result = make_trust()
-    assert result.rule.met
-    sentences = outcome(result.groups, result.rule)
+    assert result.calibration.rules[0].met
+    sentences = outcome(result.groups, result.calibration.rules[0])
     assert sentences[0].startswith("Allowed to be wrong in 10 % of its answers, the model answers 8")
     assert "of 100 questions" in sentences[0]
     assert "answering every question, it would be right in 80.0 % (" in sentences[0]
-    assert sentences[1].startswith("By its confidence alone it also answers 0.0 % (0.0 to 16.1 %) of 20 names whose")
-    assert sentences[2].startswith("Its confidence tells known from withheld names with an area under the ROC curve")
-    assert len(sentences) == 3
+    assert sentences[1].startswith("Its confidence tells known from withheld names with an area under the ROC curve")
+    assert sentences[1].endswith("By its confidence alone it also answers 0.0 % (0.0 to 16.1 %) of 20 such names.")
+    assert len(sentences) == 2
     unmet = make_trust(met=False)
-    few = outcome(unmet.groups, unmet.rule)
+    few = outcome(unmet.groups, unmet.calibration.rules[0])
     assert "could not be certified" in few[0]
     assert "80.0 % (71.1 to 86.7 %) of 100 questions" in few[0]
     assert len(few) == 2
@@ -62,5 +62,5 @@ def test_the_guarantee_and_its_limits_are_told() -> None:
         text = as_markdown(report(result))
         assert "What the guarantee covers, and what it does not" in text
         assert "It does not cover names that were never seen" in text
-        assert result.rule.words.split(".")[0] in text
+        assert result.calibration.rules[0].words.split(".")[0] in text
         assert ("falls back on" in text) == (result.fallback is not None)

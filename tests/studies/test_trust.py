@@ -15,8 +15,9 @@ from attnlab.corpora.library import documents_about
 from attnlab.errors import DataError, Interrupted, OutputExists, UserError
 from attnlab.store.runs import Run
 from attnlab.studies import trust
-from attnlab.studies.trust import Asked, Share, Trust, describe, fall_back, make_world
+from attnlab.studies.trust import Asked, Trust, describe, fall_back, make_world
 from attnlab.trust import Neighbour, Oracle, calibration_of
+from attnlab.trust.verdict import UNSEEN
 
 # Who is known, withheld and invented
 
@@ -144,10 +145,10 @@ def test_the_whole_study_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest
             item.question for item in load_questions(folder / f"{name}.tsv")
         ]
         assert (group.auroc is None) == (name == "known")
-    assert groups["known"].never_seen.count == 0
-    assert groups["withheld"].never_seen.share == 1
-    assert groups["invented"].answered_after_lookup.count == 0
-    assert groups["invented"].right.count == 0
+    unseen = {name: {item.verdict == UNSEEN for item in group.answers} for name, group in groups.items()}
+    assert unseen == {"known": {False}, "withheld": {True}, "invented": {True}}
+    assert groups["invented"].answered_after_lookup.accuracy == 0
+    assert groups["invented"].right.accuracy == 0
     assert result.fallback is not None
     assert result.fallback.hits.of == len(groups["withheld"].answers)
     run = Run.open(folder)
@@ -201,10 +202,8 @@ def test_the_built_in_people_have_questions_for_every_use() -> None:
 
 
 def answer(prediction: str, right: bool, confidence: float, abstains: bool = False) -> Asked:
-    question = f"Where was {prediction}-{confidence} born?"
-    return Asked(
-        question, prediction if right else "Hull", prediction, confidence, "recalled and supported", "", abstains
-    )
+    question, wanted = f"Where was {prediction}-{confidence} born?", prediction if right else "Hull"
+    return Asked(question, wanted, prediction, confidence, confidence >= 0.8, "recalled and supported", "", abstains)
 
 
 def test_shares_are_counted_at_the_threshold() -> None:
@@ -214,16 +213,16 @@ def test_shares_are_counted_at_the_threshold() -> None:
         answer("York", True, 0.8, abstains=True),
         answer("York", True, 0.1, abstains=True),
     ]
-    group = describe("known", known, known, 0.8)
-    assert (group.answered.count, group.answered.of) == (3, 4)
-    assert (group.wrong.count, group.wrong.of) == (1, 3)
-    assert group.answered_after_lookup.count == 1
-    assert group.right.count == 3
-    silent = describe("known", known, known, None)
-    assert silent.answered.count == 0
-    assert silent.wrong == Share(0, 0)
+    group = describe("known", known, known)
+    assert (group.answered.accuracy, group.answered.of) == (3 / 4, 4)
+    assert (group.wrong.accuracy, group.wrong.of) == (1 / 3, 3)
+    assert group.answered_after_lookup.accuracy == 1 / 4
+    assert group.right.accuracy == 3 / 4
+    silent = describe("known", known[-1:], known)
+    assert silent.answered.accuracy == 0
+    assert (silent.wrong.accuracy, silent.wrong.of) == (None, 0)
     others = [answer("Bath", False, confidence) for confidence in (0.05, 0.85)]
-    area = describe("withheld", others, known, 0.8).auroc
+    area = describe("withheld", others, known).auroc
     assert area is not None
     assert area.value == pytest.approx(6 / 8)
 
@@ -239,6 +238,6 @@ def test_fallbacks_are_compared_with_chance() -> None:
     known = [answer(town, True, 0.9) for town in ("York", "York", "Bath", "Hull")]
     fallback = fall_back(oracle, withheld, known)
     assert fallback is not None
-    assert (fallback.hits.count, fallback.hits.of, fallback.chance) == (1, 2, 0.375)
+    assert (fallback.hits.accuracy, fallback.hits.of, fallback.chance) == (0.5, 2, 0.375)
     assert fallback.examples == ["“Where was York-0.5 born?” – York, as for Ann Lee"]
     assert fall_back(oracle, [], known) is None

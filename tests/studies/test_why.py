@@ -19,6 +19,7 @@ from attnlab.lm.model import load_model
 from attnlab.store.runs import Run
 from attnlab.studies.compare.job import work
 from attnlab.studies.study import load
+from attnlab.studies.training import share_of
 from attnlab.studies.why import (
     MARGIN,
     READ_LINES,
@@ -29,7 +30,6 @@ from attnlab.studies.why import (
     beginnings,
     by_heart,
     compare_cells,
-    share,
 )
 from verbs import call
 
@@ -115,14 +115,14 @@ def test_mistakes_on_the_command_line(
 
 
 def test_a_share_has_an_interval_for_new_seeds_and_new_questions() -> None:
-    right = share([[True, False, True, True], [True, False, False, True]])
+    right = share_of([True, False, True, True], [True, False, False, True])
     assert right.accuracy == 5 / 8
     assert right.each == [3 / 4, 1 / 2]
-    assert 0 <= right.low < 5 / 8 < right.high <= 1
+    assert 0 <= right.low < 5 / 8 < right.high <= 1  # type: ignore[operator]
 
 
 def test_without_spread_the_interval_is_that_of_the_questions() -> None:
-    alone, twice = share([[True] * 20]), share([[True] * 20] * 2)
+    alone, twice = share_of([True] * 20), share_of([True] * 20, [True] * 20)
     assert alone.low == twice.low == pytest.approx(0.8389, abs=1e-3)
     assert alone.high == twice.high == 1
 
@@ -147,7 +147,7 @@ def compared(usual: list[bool], hearts: list[bool] | None = None, **other: list[
 
 def test_a_paired_difference_is_shown_although_the_intervals_of_the_shares_overlap() -> None:
     less, more = row((27, True), (33, False)), row((40, True), (20, False))
-    assert share([more]).low < share([less]).high
+    assert share_of(more).low < share_of(less).high  # type: ignore[operator]
     findings = compared(less, most=more)
     shown = [question for question, finding in findings.items() if finding.adjusted < 0.05]
     assert shown == [

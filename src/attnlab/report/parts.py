@@ -62,11 +62,11 @@ _LATTER = 0.5  # share of the training after which curves are drawn again, close
 class StudyResult:
     """What all results have in common: the content of result.json."""
 
-    kind: str  # the name of the study
+    kind: str = ""  # the name of the study
     title: str
-    command: str
+    command: str = ""
     finished: str = field(default_factory=lambda: date.today().isoformat())
-    seconds: float
+    seconds: float = 0.0
     environment: dict[str, Any] = field(default_factory=environment)
 
 

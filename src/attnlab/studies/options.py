@@ -161,14 +161,6 @@ SeedNumbers = Annotated[
 ]
 
 
-def read_numbers(text: str | None, name: str) -> list[int] | None:
-    """Parse whole numbers joined by commas."""
-    try:
-        return [int(number) for number in text.split(",")] if text is not None else None
-    except ValueError:
-        raise UserError(f"--{name} takes numbers such as 1,2,4, not '{text}'") from None
-
-
 def _numbers(_kind: object, tokens: Sequence[Any]) -> tuple[int, ...]:
     """Whole numbers joined by commas, in one argument."""
     try:
@@ -178,6 +170,12 @@ def _numbers(_kind: object, tokens: Sequence[Any]) -> tuple[int, ...]:
 
 
 Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1)]
+
+
+def require_distinct(name: str, numbers: Sequence[int]) -> None:
+    """Refuse numbers below 1, and the same number twice."""
+    if min(numbers) < 1 or len(set(numbers)) < len(numbers):
+        raise UserError(f"--{name} takes different numbers of at least 1, such as 1,2,4, not {numbers}")
 
 
 def at_least_one(name: str, value: int) -> None:

@@ -14,7 +14,6 @@ can hide a real difference, so the sentence then says that this exam cannot tell
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,33 +31,19 @@ from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError, unknown
 from attnlab.inside.look import is_over_tokens
 from attnlab.inside.taps import capture
-from attnlab.lm import stages
 from attnlab.lm.evaluate import encode_question, encode_questions, examine
 from attnlab.lm.exams import Examination, Scored, majority
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.reader import Reader
-from attnlab.report.document import Answer, Answers, Document, Facts, Head, Heads, Piece, Section, Text, section
-from attnlab.report.parts import (
-    QUICK,
-    StudyResult,
-    TrainedRun,
-    accuracy_chart,
-    commonest_table,
-    commonest_words,
-    report_of,
-    reproduce,
-    results_table,
-    settings_of,
-    side_by_side,
-    strongest,
-    training_blocks,
-)
-from attnlab.report.words import capital, count, figure, interval, percent, plural, short_answer, visible
+from attnlab.report import parts
+from attnlab.report.document import Answer, Answers, Document, Head, Heads, Piece, Section, Text, section
+from attnlab.report.words import capital, count, figure, percent, plural, short_answer, visible
 from attnlab.store.folders import add_files, verify, write_folder
 from attnlab.store.runs import Run
 from attnlab.studies import options as opt
-from attnlab.studies.study import DataSummary, Training, asked_before, data_facts, read_run, study
+from attnlab.studies.study import study
+from attnlab.studies.training import DataSummary, Training, TrainingResult, calibration_facts, read_run
 from attnlab.trust import CalibrationSummary, calibrate
 from attnlab.trust.answers import AnswerTrie, answer_distribution
 from attnlab.trust.training_data import TrainingData, candidates
@@ -77,66 +62,29 @@ UNCALIBRATED = (
     " calibrate RUN --questions FILE), or train again without N of the training questions (--held-out N)."
 )
 _CUE = "⁇"  # the symbol after which an answer is written
-
-
-# Results
+_Patterns = Sequence[Sequence[Sequence[float]]]  # heads x rows x columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Scored):
-    """A model or a baseline with its score; in a sentence it is called by its subject, else by its name."""
+    """A model or a baseline with its score, and how it is called in a sentence."""
 
-    subject: str = ""
+    subject: str
     role: str = ""  # control, baseline
 
 
-@dataclass(frozen=True)
-class ShownAnswer:
-    """An answer beside the right one and the line that contains it."""
-
-    question: str
-    answer: str | None
-    prediction: str
-    source: str | None
-
-
-@dataclass(frozen=True)
-class ShownAnswers:
-    """The first right and wrong answers, and a question to try."""
-
-    right: list[ShownAnswer]
-    wrong: list[ShownAnswer]
-    example: str
-
-
-@dataclass(frozen=True)
-class Attention:
-    """The attention patterns of one answer, by layer, head and row; empty for layers without weights over tokens."""
-
-    question: str
-    answer: str
-    tokens: list[str]
-    patterns: list[list[list[list[float]]]]
-
-
 @dataclass(frozen=True, kw_only=True)
-class RecallResult(StudyResult):
+class RecallResult(TrainingResult):
     """The result of the study."""
 
-    track: str
-    quick: bool
     data: DataSummary
     written_questions: int  # by the reader
     held_out: int  # training questions kept for calibration
     rows: list[Row]
-    runs: dict[str, TrainedRun]
-    answers: ShownAnswers
-    attention: Attention | None
+    answers: list[Section]  # some right and wrong ones in the lines that they come from
+    attention: list[Section]  # of one answer; empty without weights over tokens
     calibration: CalibrationSummary | None
-    verdict: list[str]
-
-
-# The study
+    example: str  # a question to ask
 
 
 @study("recall")
@@ -185,12 +133,8 @@ class Recall(Training[RecallResult]):
                     "--held-out is for the pure track: the reader's questions about held-out people are trained on"
                 )
             _ = self.reader
-        config = self.settings("pretrain")
         sources = self.data.in_memory(corpus, split_facts(corpus, facts, self.held_out, self.seed)[0])
-        tokenizer = stages.learn_tokenizer(config, sources)
-        for stage in get_args(Stage):
-            stages.check_settings(self.settings(stage), sources, tokenizer)
-        encode_questions(tokenizer, (item.question for item in self.data.questions(self.exam)), config.model.block_size)
+        self.check_stages(get_args(Stage), sources, self.data.questions(self.exam))
 
     def train(self, folder: Path, console: Console) -> None:
         """Start or resume the three models."""
@@ -220,73 +164,63 @@ class Recall(Training[RecallResult]):
 
     def judge(self, folder: Path, console: Console) -> RecallResult:
         """Examine the trained models and the baselines, and calibrate the final model."""
-        began = time.perf_counter()
         corpus, exam = self.data.corpus(self.corpus), self.data.questions(self.exam)
         lessons = self._prepare(folder)
         facts, taught = self.data.questions(lessons.asked), self.data.questions(lessons.taught)
         runs = {name: Run.open(folder / name) for name in ("pretrain", "finetune", "no-pretraining")}
         examinations = examine_all(runs, corpus, facts, exam)
+        final = load_model(runs["finetune"].model)
         if self.track == "assisted":
-            examinations |= self._examine_assisted(runs["finetune"], taught, exam)
+            examinations |= {_MAIN: choose(*final, taught, exam), _READER: self._read(exam)}
         main = examinations[_MAIN]
         add_files(folder, {"predictions.txt": main.lines()})
-        calibration = self._calibrate(runs["finetune"], lessons, console)
-        attention = _attention_of(*load_model(runs["finetune"].model), main)
         trained = {name: read_run(run) for name, run in runs.items()}
-        held_out = len(self.data.questions(self.facts)) - len(facts)
-        mixed = bool(runs["pretrain"].record.facts)
-        data = self.data_summary(facts)
+        data, mixed = self.data_summary(facts), runs["pretrain"].record.facts is not None
         rows = [
-            _row(contestant, examinations[contestant.name], trained, mixed, held_out)
-            for contestant in _CONTESTANTS
-            if contestant.name in examinations
+            describe(examinations[entry.name], entry, trained, mixed) for entry in _ROWS if entry.name in examinations
         ]
         return RecallResult(
-            kind=self.name,
-            track=self.track,
-            quick=self.quick,
             title=_TRACKS[self.track],
-            command=self.command,
             data=data,
             written_questions=len(taught) - len(facts),
-            held_out=held_out,
+            held_out=len(self.data.questions(self.facts)) - len(facts),
             rows=rows,
             runs=trained,
-            answers=_pick_answers(main, corpus),
-            attention=attention,
-            calibration=calibration,
+            answers=answers_section(main, corpus),
+            attention=_attention_of(*final, main),
+            calibration=self._calibrate(runs["finetune"], lessons, console),
             verdict=[outcome(rows, data)],
-            seconds=round(sum(run.seconds for run in trained.values()) + time.perf_counter() - began, 1),
+            example=exam[0].question,
         )
 
     def document(self, result: RecallResult) -> Document:
         """Return the whole report."""
-        rows, runs = result.rows, result.runs
+        rows, data = result.rows, result.data
         kept = [("Kept for calibration, not trained on", count(result.held_out))] if result.held_out else []
-        facts = data_facts(
-            result.data,
-            *kept,
-            ("Questions that a reader wrote", count(result.written_questions)),
-            ("Track", result.track),
-        )
-        return report_of(
-            self.name,
-            result,
-            result.verdict,
-            [
-                *section("Results", accuracy_chart(rows), results_table(rows), commonest_table(rows)),
-                *section("Training", *training_blocks(runs)),
-                *_answers_section(result.answers),
-                *_attention_section(result.attention),
-                *_confidence_section(result),
-                reproduce(result, facts, settings_of(runs)),
-            ],
-            [*([QUICK] if result.quick else []), *asked_before(result.data)],
-        )
+        written = ("Questions that a reader wrote", count(result.written_questions))
+        sections = [
+            *section("Results", parts.accuracy_chart(rows), parts.results_table(rows), parts.commonest_table(rows)),
+            *result.answers,
+            *result.attention,
+            *self._confidence_section(result),
+        ]
+        return self.report(result, sections, data.facts(*kept, written, ("Track", self.track)), data.notices())
+
+    def _confidence_section(self, result: RecallResult) -> list[Section]:
+        title, calibration = "How far its confidence can be trusted", result.calibration
+        if calibration is None:
+            return [] if self.track == "assisted" else section(title, Text([UNCALIBRATED]))
+        words = [rule.words for rule in calibration.rules if rule.max_risk == _RISK]
+        if result.held_out:
+            words.append(
+                f"This cost {plural(result.held_out, 'question')} that the model was not trained on, beside the"
+                f" {count(result.data.training_questions)} that it was."
+            )
+        return section(title, Text(words), calibration_facts(calibration))
 
     def example(self, result: RecallResult) -> str:
         """Return the first question of the exam."""
-        return result.answers.example
+        return result.example
 
     def _calibrate(self, run: Run, lessons: _Lessons, console: Console) -> CalibrationSummary | None:
         """Calibrate the final model, for the report and for `attnlab ask`; too few questions cost a note only.
@@ -305,14 +239,12 @@ class Recall(Training[RecallResult]):
             console.print(f"note: not calibrated: {error}")
             return None
 
-    def _examine_assisted(
-        self, final: Run, taught: tuple[Question, ...], exam: tuple[Question, ...]
-    ) -> dict[str, Examination]:
-        """The final model choosing among the answers of its training, and the reader by itself."""
+    def _read(self, exam: tuple[Question, ...]) -> Examination:
+        """The answers of the reader by itself, where a document is about the question."""
         corpus = self.data.corpus(self.corpus)
-        known = [bool(corpora.documents_about(corpus, item.question)) for item in exam]
-        read = tuple(self.reader.read(q.question).text if seen else "" for q, seen in zip(exam, known, strict=True))
-        return {_MAIN: choose(*load_model(final.model), taught, exam), _READER: Examination(exam, read)}
+        known = (bool(corpora.documents_about(corpus, item.question)) for item in exam)
+        texts = (self.reader.read(item.question).text if seen else "" for item, seen in zip(exam, known, strict=True))
+        return Examination(exam, tuple(texts))
 
     def _prepare(self, folder: Path) -> _Lessons:
         """The questions of the study, stored in its folder unless they are the user's own files."""
@@ -371,41 +303,32 @@ def split_facts(
 
 
 @dataclass(frozen=True)
-class _Contestant:
-    """A model or baseline: its name, its run if any, and its description in the report."""
+class _Entry:
+    """A model with its run, or a baseline: its name, how it is called in a sentence, and what it does."""
 
     name: str
     run: str | None
-    note: str
     subject: str
+    note: str
     role: str = ""
 
 
-_MAIN, _READER = "pretrained + fine-tuned", "own reader, open book"
+_MAIN, _ALONE, _MAJORITY, _OPEN = "pretrained + fine-tuned", "no pretraining", "majority answer", "open book"
+_READER = "own reader, open book"
+_LOOKS_UP = "looks up the document and"
 _ROWS = (
-    _Contestant(
-        _MAIN, "finetune", "read every document, then answered the training questions{kept}", "the pretrained model"
-    ),
-    _Contestant("pretrained only", "pretrain", "read every document{mixed}", "the pretrained model, not fine-tuned,"),
-    _Contestant(
-        "no pretraining",
+    _Entry(_MAIN, "finetune", "the pretrained model", "read every document, then answered the training questions"),
+    _Entry("pretrained only", "pretrain", "the pretrained model, not fine-tuned,", "read every document"),
+    _Entry(
+        _ALONE,
         "no-pretraining",
-        "the same model on the training questions alone",
         "the same model without pretraining",
+        "the same model on the training questions alone",
         "control",
     ),
-    _Contestant(
-        "majority answer", None, "always the most common training answer", "always saying {commonest}", "baseline"
-    ),
-    _Contestant(
-        "open book", None, "looks up the document and takes the first known place in it", "a reader with the book open"
-    ),
-)
-_CONTESTANTS = (
-    *_ROWS,
-    _Contestant(
-        _READER, None, "looks up the document and reads it as learned from the training questions", "its own reader"
-    ),
+    _Entry(_MAJORITY, None, "always saying", "always the most common training answer", "baseline"),
+    _Entry(_OPEN, None, "a reader with the book open", f"{_LOOKS_UP} takes the first known place in it"),
+    _Entry(_READER, None, "its own reader", f"{_LOOKS_UP} reads it as learned from the training questions"),
 )
 
 
@@ -413,11 +336,26 @@ def examine_all(
     runs: Mapping[str, Run], corpus: Corpus, facts: tuple[Question, ...], exam: tuple[Question, ...]
 ) -> dict[str, Examination]:
     """Examine every model and every baseline on the same questions."""
-    results = {row.name: examine(*load_model(runs[row.run].model), exam) for row in _ROWS if row.run}
+    results = {entry.name: examine(*load_model(runs[entry.run].model), exam) for entry in _ROWS if entry.run}
     places = {item.answer for item in facts if item.answer is not None}
-    results["majority answer"] = majority(facts, exam)
-    results["open book"] = Examination(exam, tuple(corpora.open_book(corpus, places, q.question) or "" for q in exam))
-    return results
+    read = tuple(corpora.open_book(corpus, places, item.question) or "" for item in exam)
+    return {**results, _MAJORITY: majority(facts, exam), _OPEN: Examination(exam, read)}
+
+
+def describe(examination: Examination, entry: _Entry, runs: Mapping[str, parts.TrainedRun], mixed: bool) -> Row:
+    """One line of the table of results; `mixed` says whether pretraining read the training questions too."""
+    also = ", with the training questions among them" if mixed and entry.run == "pretrain" else ""
+    spent = ("pretrain", "finetune") if entry.run == "finetune" else (entry.run,) if entry.run else ()
+    said = f" {short_answer(examination.score().commonest_prediction)}" if entry.name == _MAJORITY else ""
+    return examination.scored(
+        Row,
+        name=entry.name,
+        kind="model" if entry.run else "baseline",
+        note=entry.note + also,
+        seconds=sum(runs[name].seconds for name in spent) if spent else None,
+        subject=entry.subject + said,
+        role=entry.role,
+    )
 
 
 def choose(
@@ -435,65 +373,7 @@ def choose(
     return Examination(tuple(exam), tuple(answer for answer, _ in best))
 
 
-def _row(
-    contestant: _Contestant, examination: Examination, runs: Mapping[str, TrainedRun], mixed: bool, held_out: int
-) -> Row:
-    """One line of the table of results; `mixed` says whether pretraining read the training questions too."""
-    seconds = runs[contestant.run].seconds if contestant.run else None
-    if contestant.run == "finetune":
-        seconds = runs["pretrain"].seconds + runs["finetune"].seconds
-    kept = f", without {held_out:,} kept for calibration" if held_out else ""
-    note = contestant.note.replace("{mixed}", ", with the training questions among them" if mixed else "")
-    return examination.scored(
-        Row,
-        name=contestant.name,
-        kind="model" if contestant.run else "baseline",
-        note=note.replace("{kept}", kept),
-        seconds=seconds,
-        subject=contestant.subject.replace("{commonest}", short_answer(examination.score().commonest_prediction)),
-        role=contestant.role,
-    )
-
-
-def _pick_answers(examination: Examination, corpus: Corpus) -> ShownAnswers:
-    """The first right and wrong answers."""
-    picked = ShownAnswers([], [], examination.questions[0].question)
-    if not examination.answered:
-        return picked
-    for item, prediction, right in zip(examination.questions, examination.predictions, examination.right, strict=True):
-        side = picked.right if right else picked.wrong
-        if len(side) < _SHOWN:
-            documents = corpora.documents_about(corpus, item.question)
-            source = corpus.lines[documents[0]] if documents else None
-            side.append(ShownAnswer(item.question, item.answer, prediction, source))
-    return picked
-
-
-@torch.inference_mode()
-def _attention_of(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) -> Attention | None:
-    """The attention patterns of the first right answer, or the first; None without weights over tokens."""
-    index = examination.right.index(True) if examination.answered and any(examination.right) else 0
-    question, prediction = examination.questions[index].question, examination.predictions[index]
-    ids = [*encode_question(tokenizer, question, model.config.block_size), *tokenizer.encode(prediction)]
-    ids = ids[: model.config.block_size]
-    try:
-        with capture(model, "hook_pattern") as seen:
-            model(torch.tensor([ids], device=model.device))
-    except RuntimeError:
-        return None  # a mechanism without a pattern
-    taps = [seen.get(f"blocks.{layer}.attn.hook_pattern") for layer in range(model.config.n_layer)]
-    patterns = [tap[0].tolist() if tap is not None and is_over_tokens(tap, len(ids)) else [] for tap in taps]
-    if not any(patterns):
-        return None
-    rounded = [[[[round(w, 3) for w in row] for row in head] for head in layer] for layer in patterns]
-    return Attention(question, prediction, [tokenizer.piece(token) for token in ids], rounded)
-
-
 # The sentence at the top
-
-
-def _subject(row: Row) -> str:
-    return row.subject or f"“{row.name}”"
 
 
 def order(row: Row, other: Row) -> int:
@@ -505,54 +385,32 @@ def order(row: Row, other: Row) -> int:
     return int(row.low > other.high) - int(row.high < other.low)
 
 
-def _against(row: Row, other: Row) -> str:
-    """How a row compares with another; follows its own accuracy in the sentence."""
-    words = {1: "clearly more than", 0: "which this exam cannot tell from", -1: "clearly less than"}
-    return f"{words[order(row, other)]} {_subject(other)} ({figure(other.accuracy, 'share')})"
-
-
-def _questions(data: DataSummary, number: int) -> str:
-    questions = plural(number, "question")
-    if data.corpus == "people" and data.exam in ("people:test", "people:dev", "people:calibration"):
-        return f"{questions} about people it was never asked about"
-    return questions
-
-
 def outcome(rows: Sequence[Row], data: DataSummary) -> str:
     """The main result, in one sentence or two: the first row beside the control and the baseline."""
-    main = rows[0]
-    asked = _questions(data, main.questions)
+    main, asked = rows[0], plural(rows[0].questions, "question")
+    if data.corpus == "people" and data.exam in ("people:test", "people:dev", "people:calibration"):
+        asked += " about people it was never asked about"
     if main.accuracy is None:
         return capital(
-            f"{_subject(main)} predicts answers to {asked}; the exam has no answers to compare with, so nothing is scored."
-            f" Its most common answers: {commonest_words(main)}."
+            f"{main.subject} predicts answers to {asked}; the exam has no answers to compare with, so nothing is scored."
+            f" Its most common answers: {parts.commonest_words(main)}."
         )
     control, baseline = (next(row for row in rows if row.role == role) for role in ("control", "baseline"))
-    first = f"{_subject(main)} correctly answers {percent(main.accuracy)} of {asked}"
-    second = f"{_subject(control)} {figure(control.accuracy, 'share')}"
-    place = order(main, control)
-    if place == 0:
-        second += ", and as the 95 % intervals overlap, this exam cannot tell the two apart."
-    elif place < 0:
-        second += ", which is clearly more."
-    else:
-        second += f", {_against(control, baseline)}."
+    reference = f"{baseline.subject} ({figure(baseline.accuracy, 'share')})"
+    words = f"{main.subject} correctly answers {percent(main.accuracy)} of {asked}; {control.subject}"
+    words += f" {figure(control.accuracy, 'share')}"
+    if order(main, control) > 0:
+        than = ("clearly less than", "which this exam cannot tell from", "clearly more than")
+        words += f", {than[1 + order(control, baseline)]} {reference}."
         if order(main, baseline) <= 0:
             level = "clearly below that" if order(main, baseline) < 0 else "not clearly above that"
-            second += " " + capital(f"{_subject(main)} itself is {level}.")
-    if place <= 0:
-        second += f" {_standing(main, control, baseline)}"
-    return capital(f"{first}; {second}")
-
-
-def _standing(main: Row, control: Row, baseline: Row) -> str:
-    reference = f"{_subject(baseline)} ({figure(baseline.accuracy, 'share')})"
-    above = [row for row in (main, control) if order(row, baseline) > 0]
-    if len(above) == 2:
-        return f"Both are clearly above {reference}."
-    if not above:
-        return f"Neither is clearly above {reference}."
-    return capital(f"only {_subject(above[0])} is clearly above {reference}.")
+            words += " " + capital(f"{main.subject} itself is {level}.")
+        return capital(words)
+    overlap = "and as the 95 % intervals overlap, this exam cannot tell the two apart"
+    words += f", {overlap if order(main, control) == 0 else 'which is clearly more'}. "
+    above = [row.subject for row in (main, control) if order(row, baseline) > 0]
+    both = ("neither is", f"only {above[0]} is" if above else "", "both are")[len(above)]
+    return capital(words) + capital(f"{both} clearly above {reference}.")
 
 
 # Answers
@@ -597,18 +455,22 @@ def fault(source: str | None, answer: str, prediction: str) -> str:
     return "overlaps the right answer" if predicted else "not in this line"
 
 
-def _shown(item: ShownAnswer, right: bool) -> Answer:
-    """One answer of the result, ready to be shown."""
-    answer, prediction, source = item.answer or "", item.prediction, item.source
-    pieces = tuple(cut(source, answer, "" if right else prediction)) if source else ()
-    why = "" if right else fault(source, answer, prediction)
-    return Answer(item.question, prediction, right, answer, "", why, pieces)
-
-
-def _answers_section(answers: ShownAnswers) -> list[Section]:
-    right, wrong = [_shown(item, True) for item in answers.right], [_shown(item, False) for item in answers.wrong]
-    if not right and not wrong:
+def answers_section(examination: Examination, corpus: Corpus) -> list[Section]:
+    """The first right and wrong answers, each with the line that it comes from; none if the exam has no answers."""
+    if not examination.answered:
         return []
+    right: list[Answer] = []
+    wrong: list[Answer] = []
+    for item, prediction, is_right in zip(
+        examination.questions, examination.predictions, examination.right, strict=True
+    ):
+        side, answer = right if is_right else wrong, item.answer or ""
+        if len(side) < _SHOWN:
+            documents = corpora.documents_about(corpus, item.question)
+            source = corpus.lines[documents[0]] if documents else None
+            pieces = tuple(cut(source, answer, "" if is_right else prediction)) if source else ()
+            verdict = "" if is_right else fault(source, answer, prediction)
+            side.append(Answer(item.question, prediction, is_right, answer, "", verdict, pieces))
     words = (
         "The line under each answer is what the model read about it; the right answer is highlighted, and so is the wrong"
         " one where it occurs in the same line."
@@ -616,87 +478,52 @@ def _answers_section(answers: ShownAnswers) -> list[Section]:
     if wrong:
         ways = Counter(item.verdict for item in wrong).most_common()
         words += f" Of the wrong answers shown: {', '.join(f'{number} {way}' for way, number in ways)}."
-    return section("Answers", Text([words]), side_by_side([Answers("Right", right), Answers("Wrong", wrong)]))
+    return section("Answers", Text([words]), parts.side_by_side([Answers("Right", right), Answers("Wrong", wrong)]))
 
 
 # The attention of one answer
 
 
-def answer_row(tokens: Sequence[str]) -> int:
-    """The row that chooses the first token of the answer: the last cue, else the last row."""
+@torch.inference_mode()
+def _attention_of(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) -> list[Section]:
+    """The attention patterns of the first right answer, or the first; nothing without weights over tokens."""
+    index = examination.right.index(True) if examination.answered and any(examination.right) else 0
+    question, prediction = examination.questions[index].question, examination.predictions[index]
+    ids = [*encode_question(tokenizer, question, model.config.block_size), *tokenizer.encode(prediction)]
+    ids = ids[: model.config.block_size]
+    try:
+        with capture(model, "hook_pattern") as seen:
+            model(torch.tensor([ids], device=model.device))
+    except RuntimeError:
+        return []  # a mechanism without a pattern
+    taps = [seen.get(f"blocks.{layer}.attn.hook_pattern") for layer in range(model.config.n_layer)]
+    patterns = [tap[0].tolist() if tap is not None and is_over_tokens(tap, len(ids)) else [] for tap in taps]
+    tokens = [tokenizer.piece(token) for token in ids]
+    return attention_section(f"“{question}” – {prediction}", tokens, patterns) if any(patterns) else []
+
+
+def attention_section(text: str, tokens: Sequence[str], patterns: Sequence[_Patterns]) -> list[Section]:
+    """All heads layer by layer, each with the token it looks at most where the answer is chosen: after the last cue."""
     cues = [place for place, token in enumerate(tokens) if token.strip() == _CUE]
-    return cues[-1] if cues else len(tokens) - 1
-
-
-def _heads_of(attention: Attention) -> list[Head]:
-    """All heads, layer by layer, each with the token it looks at most where the answer is chosen."""
-    tokens = attention.tokens
-    row = answer_row(tokens)
-
-    def sentence(weights: Sequence[float]) -> str:
-        column = strongest(weights)
-        return (
-            f"Where the answer is chosen (row {visible(tokens[row])}), it looks most at {visible(tokens[column])}"
-            f" ({percent(weights[column])})."
-        )
-
-    return [
-        Head(layer, number, pattern, sentence(pattern[row]))
-        for layer, patterns in enumerate(attention.patterns, start=1)
-        for number, pattern in enumerate(patterns, start=1)
-    ]
-
-
-def _sums_to_one(heads: Sequence[Head]) -> bool:
-    """Whether every row of weights sums to one up to rounding; not all mechanisms' rows do."""
-    return all(abs(sum(row) - 1) <= 0.001 * (1 + len(row)) for head in heads for row in head.pattern)
-
-
-def _attention_section(attention: Attention | None) -> list[Section]:
-    if not attention or not attention.tokens or not any(attention.patterns):
-        return []
-    heads, tokens = _heads_of(attention), attention.tokens
-    absent = [str(layer) for layer, patterns in enumerate(attention.patterns, start=1) if not patterns]
+    row = cues[-1] if cues else len(tokens) - 1
+    heads = []
+    for layer, maps in enumerate(patterns, start=1):
+        for number, pattern in enumerate(maps, start=1):
+            weights = [[round(weight, 3) for weight in line] for line in pattern]
+            column = parts.strongest(weights[row])
+            most = f"{visible(tokens[column])} ({percent(weights[row][column])})"
+            words = f"Where the answer is chosen (row {visible(tokens[row])}), it looks most at {most}."
+            heads.append(Head(layer, number, weights, words))
+    # Up to rounding; the rows of some mechanisms do not.
+    sums = all(abs(sum(line) - 1) <= 0.001 * (1 + len(line)) for head in heads for line in head.pattern)
+    absent = [str(layer) for layer, maps in enumerate(patterns, start=1) if not maps]
     layers = f"Layer{'s' * (len(absent) > 1)} {', '.join(absent)}"
     left_out = f" {layers} left out: no weights of tokens on tokens there." if absent else ""
     words = (
-        f"“{attention.question}” – {attention.answer}. Each row is a token, each cell in it how much that token looks at"
-        f" an earlier one or at itself{'; a row sums to 100 %' if _sums_to_one(heads) else ''}. The answer is chosen in the"
-        " outlined row, and “·” is a space. The small pictures select a head; shown first is the one with the largest weight on"
-        f" one earlier token in that row.{left_out}"
+        f"{text}. Each row is a token, each cell in it how much that token looks at an earlier one or at"
+        f" itself{'; a row sums to 100 %' if sums else ''}. The answer is chosen in the outlined row, and “·” is a space. The"
+        " small pictures select a head; shown first is the one with the largest weight on one earlier token in that"
+        f" row.{left_out}"
     )
-    block = Heads(tokens, heads, answer_row([visible(token) for token in tokens]), min(24.0, 560 / len(tokens)))
+    block = Heads(tokens, heads, row, min(24.0, 560 / len(tokens)))
     return section("Attention of one answer", Text([words]), block)
-
-
-# Confidence
-
-
-def _confidence_facts(calibration: CalibrationSummary) -> list[tuple[str, str]]:
-    area = calibration.auroc
-    known = f"{area.value:.3f}" if area else "-"
-    if area and area.low is not None:
-        known += f" ({area.low:.3f} to {area.high:.3f})"
-    right = f"{percent(calibration.accuracy)} ({interval(calibration.low, calibration.high)})"
-    return [
-        ("Calibration questions", count(calibration.questions)),
-        ("Most likely answers that are right", right),
-        ("Candidate answers", count(calibration.candidates)),
-        ("Calibration error before", percent(calibration.ece_before)),
-        ("Calibration error after, on other questions than the fit", percent(calibration.ece_after)),
-        ("Calibration error by chance, if perfectly calibrated", percent(calibration.ece_if_calibrated)),
-        ("AUROC, right against wrong answers", known),
-    ]
-
-
-def _confidence_section(result: RecallResult) -> list[Section]:
-    title, calibration = "How far its confidence can be trusted", result.calibration
-    if calibration is None:
-        return [] if result.track == "assisted" else section(title, Text([UNCALIBRATED]))
-    words = [rule.words for rule in calibration.rules if rule.max_risk == _RISK]
-    if result.held_out:
-        words.append(
-            f"This cost {plural(result.held_out, 'question')} that the model was not trained on, beside the"
-            f" {count(result.data.training_questions)} that it was."
-        )
-    return section(title, Text(words), Facts("Calibration", _confidence_facts(calibration)))

@@ -7,7 +7,6 @@ several times, so that accuracy against epochs shows the trend.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,33 +16,17 @@ from rich.console import Console
 
 from attnlab.config import RunConfig, Stage
 from attnlab.errors import UserError
-from attnlab.lm import stages
 from attnlab.lm.evaluate import examine
 from attnlab.lm.exams import Scored, constant, majority
 from attnlab.lm.model import load_model
-from attnlab.report.document import Axis, Cell, Chart, Document, Series, Table, section
+from attnlab.report import parts
+from attnlab.report.document import Axis, Cell, Document, Table, section
 from attnlab.report.document import Row as TableRow
-from attnlab.report.parts import (
-    QUICK,
-    StudyResult,
-    TrainedRun,
-    accuracy_cell,
-    accuracy_chart,
-    cell,
-    columns,
-    commonest_table,
-    commonest_words,
-    lines,
-    report_of,
-    reproduce,
-    results_table,
-    settings_of,
-    training_blocks,
-)
 from attnlab.report.words import NOTHING, capital, figure, span
 from attnlab.store.runs import Run
 from attnlab.studies import options as opt
-from attnlab.studies.study import DataSummary, Training, asked_before, data_facts, read_run, study
+from attnlab.studies.study import study
+from attnlab.studies.training import DataSummary, Training, TrainingResult, accuracy_curves, read_run
 
 _ALONE, _PLAIN, _PERCEIVER = "fine-tuned alone", "pretrained", "pretrained, perceiver"
 _PRESETS = {_PLAIN: "mingpt", _PERCEIVER: "mingpt-perceiver"}
@@ -64,16 +47,11 @@ class Row(Scored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportsResult(StudyResult):
+class ReportsResult(TrainingResult):
     """The result of the study."""
 
-    quick: bool
-    full: int = _FULL  # epochs of pretraining in the reports
     data: DataSummary
-    as_reported: bool  # whether the corpus is that of the reports
     rows: list[Row]
-    runs: dict[str, TrainedRun]
-    verdict: list[str]
 
 
 @study("reports")
@@ -107,8 +85,7 @@ class Reports(Training[ReportsResult]):
 
     def check(self) -> None:
         """Find errors before training: settings of every stage, data, an exam without answers."""
-        if min(self.epochs) < 1 or len(set(self.epochs)) < len(self.epochs):
-            raise UserError(f"--epochs takes different numbers of at least 1, such as 10,20,40, not {self.epochs}")
+        opt.require_distinct("epochs", self.epochs)
         if self.given.get("train", {}).keys() & {"epochs", "steps"}:
             raise UserError(
                 "`run reports` sets the length of pretraining itself: use --epochs, such as --epochs 10,20,40"
@@ -118,10 +95,8 @@ class Reports(Training[ReportsResult]):
                 f"{self.exam} has no answers to compare with: name an exam with QUESTION<TAB>ANSWER per line"
             )
         sources = self.data.sources(self.corpus, self.facts)
-        for model in _PRESETS:
-            tokenizer = stages.learn_tokenizer(self.stage(model, "pretrain"), sources)
-            for stage in get_args(Stage):
-                stages.check_settings(self.stage(model, stage), sources, tokenizer)
+        for preset in _PRESETS.values():
+            replace(self, preset=preset).check_stages(get_args(Stage), sources, self.data.questions(self.exam))
 
     def train(self, folder: Path, console: Console) -> None:
         """Start or resume all models: the shortest first."""
@@ -137,9 +112,8 @@ class Reports(Training[ReportsResult]):
 
     def judge(self, folder: Path, console: Console) -> ReportsResult:
         """Examine every model and the constant answers."""
-        began = time.perf_counter()
         facts, exam = self.data.questions(self.facts), self.data.questions(self.exam)
-        runs: dict[str, TrainedRun] = {}
+        runs: dict[str, parts.TrainedRun] = {}
 
         def row(model: str, note: str, *names: str, **more: Any) -> Row:
             opened = [Run.open(folder / name) for name in names]
@@ -163,37 +137,32 @@ class Reports(Training[ReportsResult]):
                 Row, name="majority answer", kind="baseline", note="always the most common training answer"
             ),
         ]
-        as_reported = self.data.corpus(self.corpus).sha256 == _CORPUS
         return ReportsResult(
-            kind=self.name,
             title="The recall experiments of the course reports",
-            command=self.command,
-            quick=self.quick,
             data=self.data_summary(facts),
-            as_reported=as_reported,
             rows=rows,
             runs=runs,
-            verdict=_verdict(rows, as_reported),
-            seconds=round(sum(run.seconds for run in runs.values()) + time.perf_counter() - began, 1),
+            verdict=_verdict(rows, as_reported=self.data.corpus(self.corpus).sha256 == _CORPUS),
         )
 
     def document(self, result: ReportsResult) -> Document:
         """Return the whole report."""
-        rows, runs = result.rows, result.runs
-        return report_of(
-            self.name,
-            result,
-            result.verdict,
-            [
-                *section(
-                    "Results", accuracy_chart(rows), _epochs_chart(rows), results_table(rows), commonest_table(rows)
-                ),
-                *section("Beside the reports", _reported_table(rows)),
-                *section("Training", *training_blocks(runs)),
-                reproduce(result, data_facts(result.data), settings_of(runs)),
-            ],
-            [*([QUICK] if result.quick else []), *asked_before(result.data)],
+        rows = result.rows
+        curves = {
+            model: [(float(row.epochs), row) for row in (rows[0], *points)] for model, points in _curves(rows).items()
+        }
+        title, axis = (
+            "Right answers against epochs of pretraining",
+            "epochs of pretraining, each with the whole schedule",
         )
+        chart = accuracy_curves(title, Axis(axis, low=0.0), curves)
+        sections = [
+            *section(
+                "Results", parts.accuracy_chart(rows), chart, parts.results_table(rows), parts.commonest_table(rows)
+            ),
+            *section("Beside the reports", _reported_table(rows)),
+        ]
+        return self.report(result, sections, result.data.facts(), result.data.notices())
 
 
 # The report
@@ -222,26 +191,9 @@ def _verdict(rows: Sequence[Row], as_reported: bool) -> list[str]:
         sentences.append(
             f"{capital(row.name)}: {figure(row.accuracy, 'share')} of {row.questions:,}"
             f" ({span(row.low, row.high, 'share')}); the reports{after}: {_shares(row.reported)}."
-            f" Its most common answers: {commonest_words(row)}."
+            f" Its most common answers: {parts.commonest_words(row)}."
         )
     return [*sentences, f"One run each: the intervals are for new questions, not for new seeds. {people}."]
-
-
-def _epochs_chart(rows: Sequence[Row]) -> Chart:
-    """Accuracy against epochs; every curve starts at the model without pretraining."""
-    series = []
-    for name, points in _curves(rows).items():
-        shown = [rows[0], *points]
-        x = [float(row.epochs) for row in shown]
-        y, low, high = ([100 * (getattr(row, key) or 0.0) for row in shown] for key in ("accuracy", "low", "high"))
-        series.append(Series(name, x, y, low, high, dots=tuple(zip(x, y, strict=True))))
-    return lines(
-        "Right answers against epochs of pretraining, with 95 % intervals",
-        series,
-        Axis("epochs of pretraining, each with the whole schedule", low=0.0),
-        Axis("right answers", "%", low=0.0),
-        "right answers in per cent against epochs",
-    )
 
 
 def _reported_table(rows: Sequence[Row]) -> Table:
@@ -250,11 +202,11 @@ def _reported_table(rows: Sequence[Row]) -> Table:
         TableRow(
             Cell(row.name),
             [
-                accuracy_cell(row),
+                parts.accuracy_cell(row),
                 Cell(_shares(row.reported), max(row.reported)) if row.reported else Cell(NOTHING, ""),
-                cell(row.epochs, "count"),
-                cell(_FULL if row.epochs else 0, "count"),
-                cell(row.seconds, "seconds"),
+                parts.cell(row.epochs, "count"),
+                parts.cell(_FULL if row.epochs else 0, "count"),
+                parts.cell(row.seconds, "seconds"),
             ],
             tone="baseline" if row.kind == "baseline" else "",
         )
@@ -262,4 +214,4 @@ def _reported_table(rows: Sequence[Row]) -> Table:
     ]
     titles = ("Right answers", "In the reports", "Epochs of pretraining", "In the reports", "Training")
     caption = "The reports: one run each, of 500 names. Fewer epochs have the same schedule, compressed."
-    return Table("Beside the reports", caption, columns("Model", *titles), shown)
+    return Table("Beside the reports", caption, parts.columns("Model", *titles), shown)

@@ -18,32 +18,29 @@ data are implemented here, once for all studies:
 from __future__ import annotations
 
 import shlex
+import time
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, dataclass_transform, get_type_hints
+from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform, get_type_hints
 
 import msgspec
 from rich.console import Console
 
 from attnlab import corpora, registry
-from attnlab.config import RunConfig, Settings, Stage, absolute_given, code_named_in, resolve
+from attnlab.config import code_named_in
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import ConfigError, Interrupted, UserError
 from attnlab.lm import stages
-from attnlab.lm.progress import display
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.report import screen, write_document
-from attnlab.report.document import Document, Facts, Notice
-from attnlab.report.parts import LossCurve, StudyResult, TrainedRun
-from attnlab.report.words import count, plural
+from attnlab.report.document import Document
+from attnlab.report.parts import StudyResult
 from attnlab.store import records
 from attnlab.store.folders import add_files, digest, is_written, locked, refuse_existing, write_folder
-from attnlab.store.runs import Run
 from attnlab.studies import options as opt
-from attnlab.tasks import task_class
 
 _STUDY, _RESULT = "study.json", "result.json"
 
@@ -127,6 +124,10 @@ class Study(Generic[R]):
         """Return checksums of the data and files that must not change before a resume."""
         return self.data.checksums({key: getattr(self, key) for key in self.sources})
 
+    def complete_result(self, result: R, seconds: float) -> R:
+        """Return the result of `judge`, which took so many seconds, with what the study knows about itself."""
+        return replace(result, kind=self.name, command=self.command)
+
     def files(self) -> dict[str, bytes]:
         """Return files to store beside study.json."""
         return {}
@@ -178,7 +179,8 @@ class Study(Generic[R]):
         if not is_written(folder / _RESULT):
             self.refuse_changes(folder)
             self.train(folder, console)
-            result = self.judge(folder, console)
+            began = time.perf_counter()
+            result = self.complete_result(self.judge(folder, console), time.perf_counter() - began)
             write_document(self.document(result), folder)
             add_files(folder, {_RESULT: records.encode(result)})
         return self.read_result(folder)
@@ -282,138 +284,3 @@ class Datasets:
     ) -> stages.Sources:
         """Return training data that is in memory."""
         return stages.Sources(corpus, facts, source, tokenizers=self._tokenizers)
-
-
-@dataclass(frozen=True)
-class DataSummary:
-    """The data of a study in numbers."""
-
-    corpus: str
-    documents: int
-    characters: int
-    training_questions: int
-    exam: str
-    exam_questions: int
-    asked_before: int  # exam questions that are training questions too
-
-
-# Studies that train models
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training(Study[R]):
-    """A study that trains models on a corpus and questions, and examines them."""
-
-    corpus: opt.Corpus = ""
-    facts: opt.Facts = ""
-    exam: opt.Exam = ""
-    preset: Annotated[opt.Preset, opt.default("small, or recall for files")] = ""
-    config: opt.Config | None = None
-    given: opt.Hidden[Settings] = field(default_factory=dict)  # settings given as options
-
-    sources: ClassVar[tuple[str, ...]] = ("corpus", "facts", "exam")
-    people: ClassVar[tuple[str, str]] = ("people", "people:300")  # the usual data, and those of a quick run
-
-    def completed(self) -> Self:
-        """Fill in the built-in people where no files are named, and the usual preset."""
-        named = [bool(self.corpus), bool(self.facts), bool(self.exam)]
-        if any(named) and not all(named):
-            raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
-        preset = self.preset or ("quick" if self.quick else "recall" if self.corpus else "small")
-        if self.corpus:
-            return replace(self, preset=preset)
-        world = self.people[self.quick]
-        return replace(self, preset=preset, corpus=world, facts=f"{world}:train", exam=f"{world}:test")
-
-    def with_absolute_paths(self) -> Self:
-        """Return the plan with absolute paths of data, settings file and code."""
-        plan = super().with_absolute_paths()
-        file = self.config.resolve() if self.config else None
-        return replace(plan, config=file, given=absolute_given(self.given))
-
-    def fingerprints(self) -> dict[str, str]:
-        """Return checksums of the data, the settings file and the code that settings name."""
-        named = code_named_in({"file": str(self.config) if self.config else None, "given": self.given})
-        files = [self.config] if self.config else []
-        return super().fingerprints() | checksums_of_files(
-            [*files, *(Path(name.rpartition(":")[0]).resolve() for name in named)]
-        )
-
-    def settings(self, stage: Stage) -> RunConfig:
-        """Return the settings of a stage; training and task settings given by the user apply to pretraining only."""
-        table = {key: value for key, value in self.given.items() if stage == "pretrain" or key not in ("train", "task")}
-        return resolve(self.preset, stage, self.config, table)
-
-    def train_stage(
-        self,
-        path: Path,
-        settings: RunConfig,
-        stage: Stage,
-        sources: tuple[str | None, str | None],
-        console: Console,
-        base: Run | None = None,
-    ) -> Run:
-        """Start or resume one stage with a corpus and facts by name, with a progress bar; a complete one is left unchanged."""
-        with display(path.name, console) as show:
-            if path.exists():
-                return stages.resume(Run.open(path), show)
-            corpus, facts = sources
-            asks = stage != "pretrain" or task_class(settings.task).reads_questions
-            return stages.begin(settings, stage, self.data.sources(corpus, facts if asks else None), base, path, show)
-
-    def data_summary(self, facts: tuple[Question, ...]) -> DataSummary:
-        """Describe the data, with the questions that were trained on."""
-        corpus, exam = self.data.corpus(self.corpus), self.data.questions(self.exam)
-        return DataSummary(
-            corpus=Path(self.corpus).name,
-            documents=len(corpus.lines),
-            characters=sum(len(line) + 1 for line in corpus.lines),
-            training_questions=len(facts),
-            exam=Path(self.exam).name,
-            exam_questions=len(exam),
-            asked_before=len({item.question for item in facts} & {item.question for item in exam}),
-        )
-
-
-def read_run(run: Run) -> TrainedRun:
-    """Read a complete run as reports show it."""
-    record, result, metrics = run.record, run.result, run.metrics()
-    return TrainedRun(
-        folder=run.path.name,
-        stage=record.stage,
-        settings=record.settings,
-        steps=result.steps,
-        epochs=result.epochs,
-        tokens=result.tokens,
-        tokens_per_second=result.tokens_per_second,
-        seconds=result.seconds,
-        final_loss=result.final_loss,
-        parameters=result.parameters,
-        curve=LossCurve(*([getattr(step, key) for step in metrics] for key in ("step", "tokens", "loss"))),
-    )
-
-
-# What reports of such studies share
-
-
-def data_facts(data: DataSummary, *more: tuple[str, str]) -> Facts:
-    """Corpus, questions and exam in numbers."""
-    pairs = [
-        ("Corpus", data.corpus),
-        ("Documents", count(data.documents)),
-        ("Characters", count(data.characters)),
-        ("Training questions", count(data.training_questions)),
-        *more,
-        ("Exam", data.exam),
-        ("Exam questions", count(data.exam_questions)),
-        ("Exam questions asked in training", count(data.asked_before)),
-    ]
-    return Facts("Data", pairs)
-
-
-def asked_before(data: DataSummary) -> list[Notice]:
-    """A warning if exam questions were also training questions."""
-    if not data.asked_before:
-        return []
-    words = f"{count(data.asked_before)} of them asked in training; their answers may be known by heart."
-    return [Notice(f"{plural(data.exam_questions, 'exam question')}:", words)]

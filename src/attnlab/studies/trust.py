@@ -6,8 +6,7 @@ calibrated on held-out questions. Its confidence is then measured on known names
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,47 +20,29 @@ from attnlab.config import RunConfig, Stage
 from attnlab.corpora import Corpus, Question, as_table
 from attnlab.corpora.library import headings_in, normal
 from attnlab.errors import DataError, UserError
-from attnlab.lm import stages
-from attnlab.lm.evaluate import encode_questions
 from attnlab.report import parts
-from attnlab.report.document import (
-    Answer,
-    Answers,
-    Axis,
-    Cell,
-    Chart,
-    Column,
-    Document,
-    Facts,
-    Piece,
-    Row,
-    Series,
-    Table,
-    Text,
-    section,
-)
-from attnlab.report.words import NOTHING, capital, count, interval, percent, plural
+from attnlab.report.document import Axis, Cell, Chart, Column, Document, Facts, Row, Series, Table, Text, section
+from attnlab.report.words import NOTHING, capital, count, percent, plural
 from attnlab.store.folders import verify
 from attnlab.store.runs import Run
 from attnlab.studies import options as opt
-from attnlab.studies.study import Training, read_run, study
+from attnlab.studies.study import study
+from attnlab.studies.training import Share, Training, TrainingResult, auroc_cell, calibration_facts, read_run, share_of
 from attnlab.tasks.recall import Strangers
 from attnlab.trust import VERDICTS, CalibrationSummary, Oracle, calibrate
-from attnlab.trust.verdict import UNSEEN
 
 _GROUPS = {
     "known": "their lines were read, and they were never asked about",
     "withheld": "real names whose lines were not read",
     "invented": "a given name and a surname of the corpus that nobody has together",
 }
-_TRAINED: tuple[Stage, ...] = ("pretrain", "finetune")
+_STAGES: tuple[Stage, ...] = ("pretrain", "finetune")
 _STRANGERS = 0.3  # invented names per document in an epoch of training
 _FEWEST = 60  # minimum number of names with questions
 _SHARE = 6  # at most one in so many names is withheld
 _HELD_OUT = 0.2  # share of the names set aside for calibration, and for the exam, if there are no other questions
 _ATTEMPTS = 50  # draws per invented name
-_BINS = 20  # of the histogram
-_SHOWN = 4  # answers per group in the report
+_SHOWN = 4  # examples in the report
 _LIMITS = (
     "The guarantee comes from the calibration questions alone, with 95 % confidence over all draws of them, not only those"
     " that certify a threshold. It holds for questions drawn like them: about names that were read, in the same forms and of"
@@ -72,45 +53,15 @@ _LIMITS = (
 )
 
 
-# Results
-
-
-@dataclass(frozen=True)
-class Share:
-    """A count as a share with its 95 % interval; of nothing there is none."""
-
-    count: int
-    of: int
-    share: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def of_all(cls, flags: Sequence[bool]) -> Share:
-        """Return the share of true values."""
-        hits, total = sum(flags), len(flags)
-        return cls(hits, total, hits / total, *stats.proportion_interval(hits, total)) if total else cls(0, 0)
-
-    def cell(self) -> Cell:
-        """Return the share with its interval below."""
-        if self.share is None or self.low is None or self.high is None:
-            return Cell(NOTHING)
-        return Cell(percent(self.share), self.share, interval(self.low, self.high), low=self.low, high=self.high)
-
-    def __str__(self) -> str:
-        """The share in words."""
-        shown = self.cell()
-        return f"{shown.text} ({shown.under})"
-
-
 @dataclass(frozen=True)
 class Asked:
-    """An answer with its confidence, and the verdict after looking up the name."""
+    """A question with the model's answer and confidence, and the verdict after looking up the name."""
 
     question: str
     answer: str | None  # the right one; None for an invented name
     prediction: str
     confidence: float
+    answered: bool  # by the confidence alone
     verdict: str
     quote: str
     abstains: bool
@@ -123,16 +74,20 @@ class Asked:
 
 @dataclass(frozen=True)
 class Group:
-    """The names of a group: how they are answered by the confidence alone, and after the lookup."""
+    """How the questions about known, withheld or invented names are answered."""
 
     name: str
     answers: list[Asked]
-    right: Share
-    answered: Share
+    right: Share  # if every question is answered
+    answered: Share  # by the confidence alone
     wrong: Share  # of those answered
     answered_after_lookup: Share
-    never_seen: Share
     auroc: stats.Auroc | None  # of the confidence, known names against these
+
+    @property
+    def confidence(self) -> list[float]:
+        """The confidence of each answer."""
+        return [item.confidence for item in self.answers]
 
 
 @dataclass(frozen=True)
@@ -145,21 +100,13 @@ class Fallback:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustResult(parts.StudyResult):
+class TrustResult(TrainingResult):
     """The result of the study."""
 
-    quick: bool
-    corpus: str
     sizes: dict[str, int]
-    rule: stats.SelectiveRule  # for the risk that was asked for
     groups: list[Group]  # known names first
     fallback: Fallback | None
-    calibration: CalibrationSummary
-    runs: dict[str, parts.TrainedRun]
-    verdict: list[str]
-
-
-# The study
+    calibration: CalibrationSummary  # its first rule is for the risk that was asked for
 
 
 @study("trust")
@@ -214,19 +161,18 @@ class Trust(Training[TrustResult]):
     def check(self) -> None:
         """Find errors before training: settings, data, questions that are too long or have no answers."""
         stats.checks.check_level(self.max_risk, "--max-risk")
-        world, config = self.world, self.settings("pretrain")
+        world = self.world
         if not world.known or not world.calibration:
             raise DataError("no questions are left for calibration or for the exam: give more")
         sources = self.data.in_memory(Corpus(self.corpus, world.lines), world.facts)
-        tokenizer = stages.learn_tokenizer(config, sources)
-        for stage in _TRAINED:
-            stages.check_settings(self.settings(stage), sources, tokenizer)
         asked = (*world.calibration, *world.known, *world.withheld, *world.invented)
-        encode_questions(tokenizer, (item.question for item in asked), config.model.block_size)
+        self.check_stages(_STAGES, sources, asked)
 
     def files(self) -> dict[str, bytes]:
         """Return the data as files in the user's formats."""
-        return self.world.files()
+        texts = {f"{name}.tsv": as_table(part) for name, part in vars(self.world).items() if name != "lines"}
+        texts["corpus.txt"] = self.world.lines
+        return {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in texts.items()}
 
     def train(self, folder: Path, console: Console) -> None:
         """Start or resume the model that has not read the withheld lines."""
@@ -234,63 +180,44 @@ class Trust(Training[TrustResult]):
         console.print(", ".join(f"{count(size)} {name}" for name, size in self.world.sizes().items()))
         sources = str(folder / "corpus.txt"), str(folder / "facts.tsv")
         run: Run | None = None
-        for stage in _TRAINED:
+        for stage in _STAGES:
             run = self.train_stage(folder / stage, self.settings(stage), stage, sources, console, run)
 
     def judge(self, folder: Path, console: Console) -> TrustResult:
         """Calibrate the trained model, and ask all groups."""
-        began, world = time.perf_counter(), self.world
-        runs = {stage: Run.open(folder / stage) for stage in _TRAINED}
-        calibrated = calibrate(runs["finetune"], world.calibration)
-        oracle, rule = Oracle(runs["finetune"]), calibrated.rule(self.max_risk)
-        asked = {name: ask_all(oracle, items, self.max_risk) for name in _GROUPS if (items := getattr(world, name))}
-        groups = [describe(name, answers, asked["known"], rule.threshold) for name, answers in asked.items()]
-        trained = {run.path.name: read_run(run) for run in runs.values()}
+        pretrained, run = (Run.open(folder / stage) for stage in _STAGES)
+        risks = dict.fromkeys((self.max_risk, 0.05, 0.1, 0.2))
+        calibration = calibrate(run, self.world.calibration).summary(tuple(risks))
+        oracle, rule = Oracle(run), calibration.rules[0]
+        asked = {name: ask_all(oracle, part, rule) for name in _GROUPS if (part := getattr(self.world, name))}
+        groups = [describe(name, answers, asked["known"]) for name, answers in asked.items()]
         return TrustResult(
-            kind=self.name,
             title="Does it know what it does not know?",
-            command=self.command,
-            quick=self.quick,
-            corpus=Path(self.corpus).name,
-            sizes=world.sizes(),
-            rule=rule,
+            sizes=self.world.sizes(),
             groups=groups,
             fallback=fall_back(oracle, asked.get("withheld", ()), asked["known"]),
-            calibration=calibrated.summary(),
-            runs=trained,
+            calibration=calibration,
+            runs={"pretrain": read_run(pretrained), "finetune": read_run(run)},
             verdict=outcome(groups, rule),
-            seconds=round(sum(run.seconds for run in trained.values()) + time.perf_counter() - began, 1),
         )
 
     def document(self, result: TrustResult) -> Document:
         """Return the whole report."""
-        groups, fallback, calibration = result.groups, result.fallback, result.calibration
-        rules = [
-            result.rule.words,
-            *(rule.words for rule in calibration.rules if rule.max_risk != result.rule.max_risk),
+        groups, fallback, rules = result.groups, result.fallback, result.calibration.rules
+        sizes = [(capital(name), count(size)) for name, size in result.sizes.items()]
+        sections = [
+            *section("Results", _histogram(groups), _summary_table(groups, rules[0])),
+            *section(
+                "When it answers",
+                _risk_chart(groups[0], rules[0]),
+                Text([rule.words for rule in rules], "list"),
+                calibration_facts(result.calibration),
+            ),
+            *section("Verdicts", _verdict_table(groups)),
+            *section("What it falls back on", *(_fallback_texts(fallback) if fallback else ())),
+            *section("What the guarantee covers, and what it does not", Text(_LIMITS, "list")),
         ]
-        errors = (
-            f"Calibration with {plural(calibration.questions, 'question')} changes the calibration error from"
-            f" {percent(calibration.ece_before)} to {percent(calibration.ece_after)}, on other questions than the fit; a"
-            f" perfectly calibrated model would show about {percent(calibration.ece_if_calibrated)} by chance."
-        )
-        facts = [("Corpus", result.corpus), *((capital(name), count(size)) for name, size in result.sizes.items())]
-        return parts.report_of(
-            self.name,
-            result,
-            result.verdict,
-            [
-                *section("Results", _histogram(groups), _summary_table(groups, result.rule)),
-                *section("When it answers", _risk_chart(groups[0], result.rule), Text([*rules, errors], "list")),
-                *section("Verdicts", _verdict_table(groups)),
-                *(section("What it falls back on", *_fallback_blocks(fallback)) if fallback else ()),
-                *section("What the guarantee covers, and what it does not", Text(_LIMITS, "list")),
-                *section("Answers", parts.side_by_side([_examples(group) for group in groups])),
-                *section("Training", *parts.training_blocks(result.runs)),
-                parts.reproduce(result, Facts("Data", facts), parts.settings_of(result.runs)),
-            ],
-            [parts.QUICK] if result.quick else [],
-        )
+        return self.report(result, sections, Facts("Data", [("Corpus", Path(self.corpus).name), *sizes]))
 
     def example(self, result: TrustResult) -> str:
         """Return the question that it is most confident about."""
@@ -311,12 +238,6 @@ class World:
     withheld: tuple[Question, ...]
     invented: tuple[Question, ...]
 
-    def files(self) -> dict[str, bytes]:
-        """Return the data as files in the user's formats."""
-        texts = {f"{name}.tsv": as_table(part) for name, part in vars(self).items() if name != "lines"}
-        texts["corpus.txt"] = self.lines
-        return {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in texts.items()}
-
     def sizes(self) -> dict[str, int]:
         """Return the sizes of all parts, by their names in reports."""
         names = ("documents", "training questions", "calibration questions", *(f"{name} names" for name in _GROUPS))
@@ -336,10 +257,16 @@ def make_world(
     """Withhold at most so many names and invent as many; questions that are not given are split off the facts."""
     rng = np.random.default_rng([seed, 6])
     place = {name: number for number, name in enumerate(corpus.shelf)}
-    names = {
-        item: headings_in(item.question, corpus.shelf, corpus.longest_title)
-        for item in (*facts, *calibration, *spare, *known)
-    }
+    everything = (*facts, *calibration, *spare, *known)
+    names = {item: headings_in(item.question, corpus.shelf, corpus.longest_title) for item in everything}
+
+    def about(questions: Sequence[Question], people: Collection[str]) -> tuple[Question, ...]:
+        """The questions that name some of these people and nobody else."""
+        return tuple(item for item in questions if names[item] and set(names[item]) <= set(people))
+
+    def not_about(questions: Sequence[Question], people: Collection[str]) -> tuple[Question, ...]:
+        return tuple(item for item in questions if set(people).isdisjoint(names[item]))
+
     # In the order of the corpus, so that who is withheld does not depend on which of these questions calibrate.
     between = sorted((*calibration, *spare), key=lambda item: [place[name] for name in names[item]])
     named = [item for item in (*facts, *between, *known) if names[item]]
@@ -350,16 +277,16 @@ def make_world(
             " examine others: give more --facts about names that are headings of lines"
         )
     gone = {people[number] for number in rng.permutation(len(people))[: min(most, len(people) // _SHARE)]}
-    facts = tuple(item for item in facts if gone.isdisjoint(names[item]))
+    facts = not_about(facts, gone)
     asked = list(dict.fromkeys(names[item][0] for item in facts if names[item]))
     order, size = [asked[number] for number in rng.permutation(len(asked))], round(_HELD_OUT * len(asked))
     if not calibration:
-        facts, calibration = _split(facts, names, order[:size])
+        facts, calibration = not_about(facts, order[:size]), about(facts, order[:size])
     if not known:
-        facts, known = _split(facts, names, order[size : 2 * size])
-    calibration = _about_others(calibration, names, gone, facts)
-    known = _about_others(known, names, gone, (*facts, *calibration))
+        facts, known = not_about(facts, order[size : 2 * size]), about(facts, order[size : 2 * size])
     kept = corpus.shelf.keys() - gone
+    calibration = about(calibration, kept.difference(*(names[item] for item in facts)))
+    known = about(known, kept.difference(*(names[item] for item in (*facts, *calibration))))
     # A shorter name inside a withheld one would make it known after all.
     withheld = {
         names[item][0]: item
@@ -371,26 +298,6 @@ def make_world(
     forms = [(normal(item.question), names[item][0]) for item in known]
     invented = _invent(corpus, lines, forms, len(withheld), rng)
     return World(lines, facts, calibration, known, tuple(withheld.values()), invented)
-
-
-_Names = Mapping[Question, Sequence[str]]  # the headings in a question
-
-
-def _split(
-    facts: tuple[Question, ...], names: _Names, people: Collection[str]
-) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
-    """Split off the questions about some people; a question about people of both sides is in neither part."""
-    taken = frozenset(people)
-    left = tuple(item for item in facts if taken.isdisjoint(names[item]))
-    return left, tuple(item for item in facts if names[item] and taken.issuperset(names[item]))
-
-
-def _about_others(
-    questions: tuple[Question, ...], names: _Names, gone: set[str], asked: Sequence[Question]
-) -> tuple[Question, ...]:
-    """The questions about names that are neither withheld nor in the questions asked elsewhere."""
-    excluded = gone.union(*(names[item] for item in asked))
-    return tuple(item for item in questions if names[item] and excluded.isdisjoint(names[item]))
 
 
 def _invent(
@@ -412,31 +319,29 @@ def _invent(
 # Measuring
 
 
-def ask_all(oracle: Oracle, questions: Sequence[Question], max_risk: float) -> list[Asked]:
+def ask_all(oracle: Oracle, questions: Sequence[Question], rule: stats.SelectiveRule) -> list[Asked]:
     """Ask a calibrated model the questions of a group."""
     answers = []
     best = oracle.distribution([item.question for item in questions]).best()
     for item, (prediction, confidence) in zip(questions, best, strict=True):
-        judged = oracle.judge(item.question, prediction, confidence, max_risk, None)
+        judged = oracle.judge(item.question, prediction, confidence, rule.max_risk, None)
+        answered = rule.threshold is not None and confidence >= rule.threshold
         verdict = judged.verdict, judged.quote, judged.abstains
-        answers.append(Asked(item.question, item.answer, prediction, confidence, *verdict))
+        answers.append(Asked(item.question, item.answer, prediction, confidence, answered, *verdict))
     return answers
 
 
-def describe(name: str, answers: list[Asked], known: Sequence[Asked], threshold: float | None) -> Group:
-    """Count how a group is answered at a threshold; None: nothing is answered."""
-    accepted = [threshold is not None and item.confidence >= threshold for item in answers]
+def describe(name: str, answers: list[Asked], known: list[Asked]) -> Group:
+    """Count how a group is answered, and measure how well the confidence tells known names from it."""
+    confidences = ([item.confidence for item in group] for group in (known, answers))
     return Group(
         name,
         answers,
-        right=Share.of_all([item.right for item in answers]),
-        answered=Share.of_all(accepted),
-        wrong=Share.of_all([not item.right for item, answered in zip(answers, accepted, strict=True) if answered]),
-        answered_after_lookup=Share.of_all([not item.abstains for item in answers]),
-        never_seen=Share.of_all([item.verdict == UNSEEN for item in answers]),
-        auroc=None
-        if answers is known
-        else stats.auroc([item.confidence for item in known], [item.confidence for item in answers]),
+        right=share_of([item.right for item in answers]),
+        answered=share_of([item.answered for item in answers]),
+        wrong=share_of([not item.right for item in answers if item.answered]),
+        answered_after_lookup=share_of([not item.abstains for item in answers]),
+        auroc=None if answers is known else stats.auroc(*confidences),
     )
 
 
@@ -448,55 +353,42 @@ def fall_back(oracle: Oracle, withheld: Sequence[Asked], known: Sequence[Asked])
             hits.append(similar.answer == asked.prediction)
             chances.append(np.mean([item.prediction == asked.prediction for item in known]))
             if hits[-1]:
-                examples.append(
-                    (-similar.similarity, f"“{asked.question}” – {asked.prediction}, as for {similar.name}")
-                )
+                words = f"“{asked.question}” – {asked.prediction}, as for {similar.name}"
+                examples.append((-similar.similarity, words))
     if not hits:
         return None
-    return Fallback(Share.of_all(hits), float(np.mean(chances)), [words for _, words in sorted(examples)[:_SHOWN]])
+    return Fallback(share_of(hits), float(np.mean(chances)), [words for _, words in sorted(examples)[:_SHOWN]])
 
 
 # The report
 
 
-def _risk(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
 def outcome(groups: Sequence[Group], rule: stats.SelectiveRule) -> list[str]:
     """The main results in sentences."""
-    known, *others = groups
+    (known, *others), risk = groups, f"{100 * rule.max_risk:.3g} %"
     asked = f"{plural(known.right.of, 'question')} about names that it read about"
-    sentences = [
-        f"The model is right in {known.right} of {asked}, but a risk of {_risk(rule.max_risk)} could not be certified, so"
-        " that it answers none."
-    ]
     if rule.met:
-        words = {"withheld": "names whose lines it never read", "invented": "invented ones"}
-        also = [f"{group.answered} of {count(group.answered.of)} {words[group.name]}" for group in others]
-        sentences = [
-            f"Allowed to be wrong in {_risk(rule.max_risk)} of its answers, the model answers {known.answered} of {asked}, and"
-            f" {known.wrong} of these answers are wrong; answering every question, it would be right in {known.right}.",
-        ]
-        if also:
-            sentences.append(
-                f"By its confidence alone it also answers {' and '.join(also)}; a lookup in the corpus reports these names as"
-                " never seen."
+        first = (
+            f"Allowed to be wrong in {risk} of its answers, the model answers {known.answered} of {asked}, and"
+            f" {known.wrong} of these answers are wrong; answering every question, it would be right in {known.right}."
+        )
+    else:
+        first = (
+            f"The model is right in {known.right} of {asked}, but a risk of {risk} could not be certified, so that it"
+        )
+        first += " answers none."
+    sentences = [first]
+    for group in others:
+        area, also = auroc_cell(group.auroc), ""
+        if rule.met:
+            also = (
+                f" By its confidence alone it also answers {group.answered} of {plural(group.right.of, 'such name')}."
             )
-    sentences += [
-        f"Its confidence tells known from {group.name} names with an area under the ROC curve (AUROC) of"
-        f" {_area_cell(group).text}{f' ({under})' if (under := _area_cell(group).under) else ''}, where 0.5 is chance."
-        for group in others
-    ]
+        sentences.append(
+            f"Its confidence tells known from {group.name} names with an area under the ROC curve (AUROC) of"
+            f" {area.text}{f' ({area.under})' if area.under else ''}, where 0.5 is chance.{also}"
+        )
     return sentences
-
-
-def _area_cell(group: Group) -> Cell:
-    area = group.auroc
-    if area is None:
-        return Cell(NOTHING)
-    span = "" if area.low is None else f"{area.low:.3f} to {area.high:.3f}"
-    return Cell(f"{area.value:.3f}", area.value, span, low=area.low, high=area.high)
 
 
 def _summary_table(groups: Sequence[Group], rule: stats.SelectiveRule) -> Table:
@@ -508,23 +400,21 @@ def _summary_table(groups: Sequence[Group], rule: stats.SelectiveRule) -> Table:
         "Wrong of these",
         Column("AUROC", note="the probability that a known name has more confidence than one of these"),
         Column("Answered after lookup", note="of the name in the lines that were read"),
-        Column("Never seen", note="according to the lookup"),
     )
     rows = []
     for group in groups:
         cells = (
-            parts.cell(group.right.of, "count"),
+            parts.cell(len(group.answers), "count"),
             group.right.cell() if group.name != "invented" else Cell(NOTHING),
             group.answered.cell(),
             group.wrong.cell() if group.name == "known" else Cell(NOTHING),
-            _area_cell(group),
+            auroc_cell(group.auroc),
             group.answered_after_lookup.cell(),
-            group.never_seen.cell(),
         )
         rows.append(Row(Cell(group.name, group.name, _GROUPS[group.name]), cells))
     caption = (
-        f"At an allowed risk of {_risk(rule.max_risk)}: answered by the confidence alone, and after looking up whether any"
-        " line is about the name. Intervals: 95 % (of shares, Wilson). Right answers about withheld names are guesses."
+        f"At an allowed risk of {100 * rule.max_risk:.3g} %: answered by the confidence alone, and after looking up whether"
+        " any line is about the name. Intervals: 95 % (of shares, Wilson). Right answers about withheld names are guesses."
     )
     return Table("Results", caption, titles, rows, brief=True)
 
@@ -532,7 +422,7 @@ def _summary_table(groups: Sequence[Group], rule: stats.SelectiveRule) -> Table:
 def _verdict_table(groups: Sequence[Group]) -> Table:
     rows = []
     for verdict in VERDICTS:
-        right = [Share.of_all([item.right for item in group.answers if item.verdict == verdict]) for group in groups]
+        right = [share_of([item.right for item in group.answers if item.verdict == verdict]) for group in groups]
         if any(share.of for share in right):
             under = f"{right[0].cell().text} right" if right[0].of else ""
             cells = [Cell(count(share.of), share.of, "" if place else under) for place, share in enumerate(right)]
@@ -542,55 +432,36 @@ def _verdict_table(groups: Sequence[Group]) -> Table:
 
 
 def _histogram(groups: Sequence[Group]) -> Chart:
-    series, means = [], []
+    series = []
     for group in groups:
-        confidence = [item.confidence for item in group.answers]
-        counts, edges = np.histogram(confidence, bins=_BINS, range=(0.0, 1.0))
-        heights = np.repeat(100 * counts / len(confidence), 2).tolist()
+        counts, edges = np.histogram(group.confidence, bins=20, range=(0.0, 1.0))
+        heights = np.repeat(100 * counts / len(group.answers), 2).tolist()
         corners = np.repeat(100 * edges, 2)[1:-1].tolist()
         series.append(Series(f"{group.name} names", corners, heights, [0.0] * len(heights), heights))
-        means.append(f"{group.name} names: {percent(float(np.mean(confidence)))} on average")
-    label = f"Histogram of confidences. {'; '.join(means)}"
+    means = "; ".join(f"{group.name} names: {percent(float(np.mean(group.confidence)))} on average" for group in groups)
     x, y = Axis("confidence in the likeliest answer", "%", 0, 100), Axis("questions of the group", "%", low=0)
-    return Chart("lines", "Confidence by group of names", label, x, y, series, height=320)
+    return Chart(
+        "lines", "Confidence by group of names", f"Histogram of confidences. {means}", x, y, series, height=320
+    )
 
 
 def _risk_chart(known: Group, rule: stats.SelectiveRule) -> Chart:
     """Risk against coverage, with the certified threshold as a point and the allowed risk as a line."""
-    answers, allowed = known.answers, 100 * rule.max_risk
-    curve = stats.risk_coverage([item.confidence for item in answers], [item.right for item in answers])
+    curve = stats.risk_coverage(known.confidence, [item.right for item in known.answers])
     points = parts.thin([(100 * x, 100 * y) for x, y in zip(curve.coverage, curve.risk, strict=True)])
-    x, y = [x for x, _ in points], [y for _, y in points]
-    wrong = Series("wrong among the answers given", x, y)
-    if known.answered.share is not None and known.wrong.share is not None:
-        spot = (100 * known.answered.share, 100 * known.wrong.share)
-        wrong = replace(wrong, dots=[spot], dots_name="at the certified threshold")
+    wrong = Series("wrong among the answers given", [x for x, _ in points], [y for _, y in points])
+    answered, errors = known.answered.accuracy, known.wrong.accuracy
+    if answered is not None and errors is not None:
+        wrong = replace(wrong, dots=[(100 * answered, 100 * errors)], dots_name="at the certified threshold")
     label = f"Risk against coverage: {percent(curve.risk_of_all)} wrong if every question is answered"
     axes = Axis("questions answered, the most confident first", "%", 0, 100), Axis("wrong answers", "%", low=0)
-    series = [wrong, Series("allowed", [0.0, 100.0], [allowed, allowed])]
+    series = [wrong, Series("allowed", [0.0, 100.0], [100 * rule.max_risk] * 2)]
     return Chart("lines", "Risk against coverage, known names", label, *axes, series, height=320)
 
 
-def _fallback_blocks(fallback: Fallback) -> list[Text]:
+def _fallback_texts(fallback: Fallback) -> list[Text]:
     words = (
         f"For {fallback.hits} of the withheld names the model gives the answer that it gives for the known name most like it;"
         f" for a known name drawn at random, the two would agree in {percent(fallback.chance)}."
     )
     return [Text([words]), *([Text(fallback.examples, "list")] if fallback.examples else [])]
-
-
-def _examples(group: Group) -> Answers:
-    """A few answers of a group, from the most to the least confident."""
-    answers = [
-        Answer(
-            item.question,
-            item.prediction,
-            item.right if item.answer else None,
-            item.answer or "",
-            percent(item.confidence),
-            item.verdict,
-            [Piece(item.quote)] if item.quote else (),
-        )
-        for item in parts.thin(sorted(group.answers, key=lambda item: -item.confidence), _SHOWN)
-    ]
-    return Answers(f"{group.name.capitalize()} names", answers)

@@ -11,17 +11,18 @@ Every cell of the grid is a variant with several seeds, trained and measured lik
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Literal, Self
 
 import torch
 from rich.console import Console
+from torch.nn.utils.rnn import pad_sequence
 
 from attnlab import corpora, stats
-from attnlab.config import Settings, absolute_given, merge
+from attnlab.config import Settings, absolute_given, flatten, merge
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
 from attnlab.inside.taps import eval_mode
@@ -31,30 +32,22 @@ from attnlab.lm.exams import Scored
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.report import parts
-from attnlab.report.document import Axis, Cell, Chart, Column, Document, Facts, Notice, Series, Table, Text, section
+from attnlab.report.document import Axis, Cell, Column, Document, Facts, Notice, Table, Text, section
 from attnlab.report.document import Row as TableRow
-from attnlab.report.words import NOTHING, capital, count, percent, plural
+from attnlab.report.words import NOTHING, capital, count, plural
 from attnlab.store.runs import lineage
 from attnlab.studies import options as opt
 from attnlab.studies.compare.jobs import train_all
-from attnlab.studies.compare.judge import settings_of
 from attnlab.studies.compare.plan import Grid, try_once
-from attnlab.studies.compare.records import Record, notes_on, read_records
+from attnlab.studies.compare.records import Record, notes_on, read_records, whole_result
 from attnlab.studies.compare.variants import Variant
 from attnlab.studies.study import study
+from attnlab.studies.training import Share, accuracy_curves, share_of
 from attnlab.studies.workers import read_workers
 
 READ_LINES = {"task": {"name": "recall", "options": {"views": 0, "lines": 1.0, "questions": 0.0}}}
 _ALPHA = 0.05  # chance of any false claim among all tests
 MARGIN = 0.05  # shares of places known by heart and when asked that differ by less count as the same
-# The pairs of cells that answer the questions of the study.
-_QUESTIONS = {
-    ("most", "nothing"): "Does reading help?",
-    ("most", "one"): "Do several forms help?",
-    ("views", "one"): "Do views help?",
-    ("most", "least"): "Does reading more often help?",
-    ("most", "views"): "Do several forms help more than views?",
-}
 _REASON = (
     "A model that reads learns to predict every word from those before it. If a person is described in one way only, the"
     " place of birth can be learned as the end of that one sentence, from all the words before it; a question has other"
@@ -68,9 +61,6 @@ _LIMITS = (
     " places, with training questions among the views. Each number of forms has a tokenizer learned from its own text. One"
     " size of model and one kind of fact; the settings were tried on questions about other people (the dev part) only."
 )
-
-
-# Results
 
 
 @dataclass(frozen=True)
@@ -102,20 +92,6 @@ class Reading:
         return replace(base, name=self.name, given=settings, corpus=corpus, steps=("pretrain", "finetune"))
 
 
-@dataclass(frozen=True)
-class Share:
-    """A share of right answers with its 95 % interval for new seeds and questions, and that of each seed."""
-
-    accuracy: float
-    low: float
-    high: float
-    each: list[float]
-
-    def cell(self) -> Cell:
-        """Return the share with its interval below, and the seeds behind it."""
-        return parts.accuracy_cell(self, ", ".join(map(percent, self.each)) if len(self.each) > 1 else "")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Row(Scored):
     """A cell over its seeds; the most common answers are those of the first seed."""
@@ -131,9 +107,6 @@ class Finding:
     """A tested difference of two shares; the interval and `adjusted` are corrected for the number of tests."""
 
     question: str
-    a: str
-    b: str
-    difference: float
     low: float | None
     high: float | None
     p: float | None
@@ -145,33 +118,12 @@ class Finding:
 class WhyResult(parts.StudyResult):
     """The result of the study."""
 
-    quick: bool
-    seeds: tuple[int, ...]
     people: int
     training_questions: int
-    exam: str
-    exam_questions: int
     rows: list[Row]
     findings: list[Finding]
     settings: dict[str, Settings]
     verdict: list[str]
-
-
-# The study
-
-
-@dataclass(frozen=True)
-class _Size:
-    """The usual size of a study; exposures are multiples of the forms, so that each line is read equally often."""
-
-    people: str
-    forms: tuple[int, ...]
-    exposures: tuple[int, ...]
-    seeds: tuple[int, ...]
-
-
-_USUAL = _Size("people:300", (1, 2, 4, 8), (8, 24, 48), (0, 1, 2))
-_QUICK = _Size("people:200", (1, 8), (48,), (0,))
 
 
 @study("why")
@@ -200,30 +152,37 @@ class Why(Grid[WhyResult]):
         """Fill in the usual people, forms, exposures and seeds, and resolve the grid to variants."""
         if self.quick and (self.corpus or self.forms or self.exposures):
             raise UserError("--quick chooses its own --corpus, --forms and --exposures: leave them out")
-        usual = _QUICK if self.quick else _USUAL
-        people, seeds = self.corpus or usual.people, self.seeds or usual.seeds
-        plan = replace(self, forms=self.forms or usual.forms, exposures=self.exposures or usual.exposures, seeds=seeds)
+        people = self.corpus or ("people:200" if self.quick else "people:300")
+        plan = replace(
+            self,
+            corpus=people,
+            facts=f"{people}:train",
+            exam=f"{people}:test",
+            # Exposures are multiples of the forms, so that each line is read equally often.
+            forms=self.forms or ((1, 8) if self.quick else (1, 2, 4, 8)),
+            exposures=self.exposures or ((48,) if self.quick else (8, 24, 48)),
+            seeds=self.seeds or ((0,) if self.quick else (0, 1, 2)),
+        )
         plan._refuse_mistakes(people)
         file, preset = str(self.config.resolve()) if self.config else None, self.preset or "reader"
         base = Variant("", preset, file, absolute_given(self.given)).with_default("train", "threads", 1)
         variants = tuple(reading.variant(people, base) for reading in plan.grid)
-        workers = read_workers(self.workers, variants[0].settings(0).train.threads or 1, len(variants) * len(seeds))
-        data = {"corpus": people, "facts": f"{people}:train", "exam": f"{people}:test", "config": None}
-        return replace(plan, variants=variants, workers=str(workers), given={}, **data)  # type: ignore[arg-type]
+        threads = variants[0].settings(0).train.threads or 1
+        workers = read_workers(self.workers, threads, len(variants) * len(plan.seeds))
+        return replace(plan, variants=variants, workers=str(workers), given={}, config=None)
 
     def _refuse_mistakes(self, people: str) -> None:
         """Refuse a grid that cannot be made, and settings that the study itself chooses."""
         for name, numbers in (("forms", self.forms), ("exposures", self.exposures)):
-            if min(numbers) < 1 or len(set(numbers)) < len(numbers):
-                raise UserError(f"--{name} takes different numbers of at least 1, such as 1,2,4, not {numbers}")
+            opt.require_distinct(name, numbers)
         if 1 not in self.forms:
             raise UserError("--forms must hold 1, with which several forms are compared, such as --forms 1,4")
         if not re.fullmatch("people(:[0-9]+)?", people):
             raise UserError(f"--corpus must be built-in people, such as people:300, not {people}: others have one form")
         corpora.is_built_in(f"{people}:x{max(self.forms)}")  # refuses too many forms
+        given = dict(flatten(self.given))
         for setting in ("seed", "train.epochs", "task.name", "task.options"):
-            table, _, name = setting.rpartition(".")
-            if name in (self.given.get(table, {}) if table else self.given):
+            if any(f"{name}.".startswith(f"{setting}.") for name in given):
                 raise UserError(
                     f"`run why` sets {setting} itself: leave it out, and use --seeds, --forms or --exposures"
                 )
@@ -247,33 +206,28 @@ class Why(Grid[WhyResult]):
         """Measure what is known by heart, and test the questions of the study."""
         assert self.corpus is not None
         assert self.facts is not None
-        assert self.exam is not None
         records, grid = read_records(self, folder), self.grid
         corpus = self.data.corpus(self.corpus)
         begun = beginnings(corpus, self.questions)
         hearts = {
-            name: [by_heart(*load_model(lineage(record.run)[-1].model), list(begun.values())) for record in rows]
-            for name, rows in records.items()
-            if name != grid[0].name
+            reading.name: [
+                by_heart(*load_model(lineage(record.run)[-1].model), list(begun.values()))
+                for record in records[reading.name]
+            ]
+            for reading in grid[1:]
         }
-        rows = [describe(reading, records[reading.name], hearts.get(reading.name)) for reading in grid]
         right = {name: [record.answers() for record in rows] for name, rows in records.items()}
         findings = compare_cells(grid, right, hearts, list(begun))
+        runs = [record.run for rows in records.values() for record in rows]
         return WhyResult(
-            kind=self.name,
             title="Why does reading help?",
-            command=self.command,
-            seconds=round(sum(record.values["seconds"] for cell in records.values() for record in cell), 1),
-            quick=self.quick,
-            seeds=self.seeds,
+            seconds=round(sum(whole_result(run).seconds for run in runs), 1),
             people=len(corpus.lines),
             training_questions=len(self.data.questions(self.facts)),
-            exam=self.exam,
-            exam_questions=len(self.questions),
-            rows=rows,
+            rows=[describe(reading, records[reading.name], hearts.get(reading.name)) for reading in grid],
             findings=findings,
             settings={
-                f"{reading.name}, {run.record.stage}": settings_of(run)
+                f"{reading.name}, {run.record.stage}": run.record.settings
                 for reading in (grid[0], *grid[-2:])
                 for run in lineage(records[reading.name][0].run)
             },
@@ -286,22 +240,24 @@ class Why(Grid[WhyResult]):
         facts = [
             ("People read about", count(result.people)),
             ("Training questions", count(result.training_questions)),
-            ("Exam", f"{result.exam}, {plural(result.exam_questions, 'question')} about other people"),
-            ("Seeds", ", ".join(map(str, result.seeds))),
+            ("Exam", f"{self.exam}, {plural(result.rows[0].questions, 'question')} about other people"),
+            ("Seeds", ", ".join(map(str, self.seeds))),
         ]
-        return parts.report_of(
-            self.name,
-            result,
-            result.verdict,
-            [
-                *section("Results", _exposures_chart(result.rows), _results_table(result.rows)),
-                *section("What it means", Text([_REASON, _LIMITS])),
-                *section("Answers", parts.commonest_table(result.rows, "the first seed of each")),
-                parts.reproduce(result, Facts("Data", facts), result.settings),
-            ],
-            [quick] if result.quick else [],
-            "all runs together took",
+        curves: dict[str, list[tuple[float, Share]]] = {}
+        for row in result.rows[1:]:
+            curve = curves.setdefault(row.reading.curve, [(0.0, result.rows[0].right)])
+            curve.append((float(row.reading.exposures), row.right))
+        chart = accuracy_curves(
+            "Right answers against exposures", Axis("times that each person was seen", low=0.0), curves
         )
+        sections = [
+            *section("Results", chart, _results_table(result.rows)),
+            *section("What it means", Text([_REASON, _LIMITS])),
+            *section("Answers", parts.commonest_table(result.rows, "the first seed of each")),
+            parts.reproduce(result, Facts("Data", facts), result.settings),
+        ]
+        notices = [quick] if self.quick else []
+        return parts.report_of(self.name, result, result.verdict, sections, notices, "all runs together took")
 
 
 # Measuring
@@ -328,10 +284,8 @@ def by_heart(model: LanguageModel, tokenizer: Tokenizer, begun: Sequence[tuple[s
     The answer is read along, which is equivalent: if an earlier token was not the most likely, it is wrong already.
     """
     rows = [(tokenizer.encode(beginning), tokenizer.encode(answer)) for beginning, answer in begun]
-    ids = torch.full((len(rows), max(len(beginning) + len(wanted) for beginning, wanted in rows)), tokenizer.pad)
-    for place, (beginning, wanted) in enumerate(rows):
-        ids[place, : len(beginning) + len(wanted)] = torch.tensor(beginning + wanted)
-    ids = ids[:, : model.config.block_size]
+    texts = [torch.tensor([*beginning, *wanted]) for beginning, wanted in rows]
+    ids = pad_sequence(texts, batch_first=True, padding_value=tokenizer.pad)[:, : model.config.block_size]
     with eval_mode(model):
         guessed = model.head(model.hidden(ids.to(model.device))).argmax(dim=-1).tolist()
     return [
@@ -340,29 +294,19 @@ def by_heart(model: LanguageModel, tokenizer: Tokenizer, begun: Sequence[tuple[s
     ]
 
 
-def share(right: _Answers) -> Share:
-    """The share of right answers; with one seed or without variation, the interval is Wilson's over the questions."""
-    crossed = stats.crossed(right)
-    low, high = crossed.low, crossed.high
-    if len(right) == 1 or low is None or high is None:
-        low, high = stats.proportion_interval(round(crossed.mean * crossed.items), crossed.items)
-    return Share(crossed.mean, max(0.0, low), min(1.0, high), [sum(row) / len(row) for row in right])
-
-
 def describe(reading: Reading, rows: Sequence[Record], hearts: _Answers | None) -> Row:
     """Describe a cell over its seeds."""
-    right, score = share([record.answers() for record in rows]), rows[0].measured.answers
-    assert score is not None
+    right, score = share_of(*(record.answers() for record in rows)), rows[0].measured.answers
     figures = {"correct": None, "accuracy": right.accuracy, "low": right.low, "high": right.high}
     return Row(
         **{**vars(score), **figures},
         name=reading.name,
         kind="model" if hearts else "baseline",
-        seconds=statistics.fmean(record.values["seconds"] for record in rows),
+        seconds=fmean(whole_result(record.run).seconds for record in rows),
         reading=reading,
         right=right,
-        by_heart=share(hearts) if hearts else None,
-        tokens=statistics.fmean(lineage(record.run)[-1].result.tokens for record in rows) if hearts else None,
+        by_heart=share_of(*hearts) if hearts else None,
+        tokens=fmean(lineage(record.run)[-1].result.tokens for record in rows) if hearts else None,
     )
 
 
@@ -370,60 +314,40 @@ def compare_cells(
     grid: Sequence[Reading], right: Mapping[str, _Answers], hearts: Mapping[str, _Answers], begun: Sequence[int]
 ) -> list[Finding]:
     """Test the pairs of cells, and by heart against asked of the same people, with Holm's correction over all tests."""
-    forms, most = max(reading.forms for reading in grid), max(reading.exposures for reading in grid)
-    least = min(reading.exposures for reading in grid if reading.exposures)
-    cells = {
-        "most": Reading("lines", forms, most).name,
-        "one": Reading("lines", 1, most).name,
-        "views": Reading("views", 1, most).name,
-        "least": Reading("lines", forms, least).name,
-        "nothing": Reading("nothing").name,
-    }
-    pairs: list[tuple[str, str, str, _Answers, _Answers, float | None]] = []
-    for (first, second), question in _QUESTIONS.items():
-        a, b = cells[first], cells[second]
-        # With a single form, views against it are one question, not two.
-        if a != b and not any({a, b} == {other_a, other_b} for _, other_a, other_b, *_ in pairs):
-            pairs.append((question, a, b, right[a], right[b], None))
-    for name in dict.fromkeys((cells["one"], cells["most"])):
+    forms, times = max(reading.forms for reading in grid), sorted({reading.exposures for reading in grid[1:]})
+    nothing, views = grid[0].name, Reading("views", 1, times[-1]).name
+    least, one, most = (
+        Reading("lines", *cell).name for cell in ((forms, times[0]), (1, times[-1]), (forms, times[-1]))
+    )
+    questions = (
+        ("Does reading help?", most, nothing),
+        ("Do several forms help?", most, one),
+        ("Do views help?", views, one),
+        ("Does reading more often help?", most, least),
+        ("Do several forms help more than views?", most, views),
+    )
+    pairs: dict[frozenset[str], tuple[str, str, str, _Answers, _Answers, float | None]] = {}
+    for question, a, b in questions:
+        if a != b:  # with a single form, two of the questions are the same
+            pairs.setdefault(frozenset((a, b)), (question, a, b, right[a], right[b], None))
+    for name in (one, most):
         asked = [[row[number] for number in begun] for row in right[name]]
         question = f"Can what “{name}” knows by heart be asked for?"
-        pairs.append((question, "by heart", "asked", hearts[name], asked, MARGIN))
-    tests = [_test(first, second, _ALPHA / len(pairs), margin) for *_, first, second, margin in pairs]
+        pairs[frozenset((name,))] = (question, "by heart", "asked", hearts[name], asked, MARGIN)
+    tests: list[stats.McNemar | stats.SeedsByQuestions] = []
+    for *_, first, second, margin in pairs.values():
+        alpha = _ALPHA / len(pairs)
+        if len(first) == 1:
+            tests.append(stats.mcnemar(first[0], second[0], alpha, margin))
+        else:  # for new seeds and questions
+            tests.append(stats.seeds_by_questions(first, second, alpha=alpha, margin=margin))
     bounds = [test if isinstance(test, stats.McNemar) else test.both for test in tests]
     adjusted = stats.holm([1.0 if bound.p is None else bound.p for bound in bounds])
     findings = []
-    for (question, a, b, *_), test, bound, p in zip(pairs, tests, bounds, adjusted, strict=True):
+    for (question, a, b, *_), test, bound, p in zip(pairs.values(), tests, bounds, adjusted, strict=True):
         words = stats.in_words(test, a, b, adjusted=p, comparisons=len(pairs))
-        findings.append(Finding(question, a, b, test.difference, bound.low, bound.high, bound.p, p, words))
+        findings.append(Finding(question, bound.low, bound.high, bound.p, p, words))
     return findings
-
-
-def _test(
-    first: _Answers, second: _Answers, alpha: float, margin: float | None
-) -> stats.McNemar | stats.SeedsByQuestions:
-    """Test answers to the same questions: one seed by McNemar's test, several for new seeds and questions."""
-    if len(first) == 1:
-        return stats.mcnemar(first[0], second[0], alpha, margin)
-    return stats.seeds_by_questions(first, second, alpha=alpha, margin=margin)
-
-
-# The report
-
-
-def _exposures_chart(rows: Sequence[Row]) -> Chart:
-    """Right answers against exposures; every curve starts at the model that read nothing."""
-    curves: dict[str, list[Row]] = {}
-    for row in rows[1:]:
-        curves.setdefault(row.reading.curve, [rows[0]]).append(row)
-    series = []
-    for name, points in curves.items():
-        x = [float(row.reading.exposures) for row in points]
-        y, low, high = ([100 * getattr(row.right, key) for row in points] for key in ("accuracy", "low", "high"))
-        series.append(Series(name, x, y, low, high, dots=tuple(zip(x, y, strict=True))))
-    title = "Right answers against exposures, with 95 % intervals"
-    axes = Axis("times that each person was seen", low=0.0), Axis("right answers", "%", low=0.0)
-    return parts.lines(title, series, *axes, "right answers in per cent against exposures")
 
 
 def _results_table(rows: Sequence[Row]) -> Table:
@@ -431,22 +355,14 @@ def _results_table(rows: Sequence[Row]) -> Table:
         "Model",
         Column("Right answers", largest_first=True),
         Column("By heart", note="before fine-tuning, continues the line of a person with the place of birth"),
-        Column("Tokens read"),
+        "Tokens read",
         Column("Time", note="training a model, fine-tuning included, beside the other runs"),
     )
-    lines = [
-        TableRow(
-            Cell(row.name),
-            [
-                row.right.cell(),
-                row.by_heart.cell() if row.by_heart else Cell(NOTHING),
-                parts.cell(row.tokens, "count"),
-                parts.cell(row.seconds, "seconds"),
-            ],
-            tone="baseline" if row.kind == "baseline" else "",
-        )
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        heart = row.by_heart.cell() if row.by_heart else Cell(NOTHING)
+        cells = [row.right.cell(), heart, parts.cell(row.tokens, "count"), parts.cell(row.seconds, "seconds")]
+        lines.append(TableRow(Cell(row.name), cells, tone="baseline" if row.kind == "baseline" else ""))
     caption = (
         "Means over seeds, with 95 % intervals below. Nothing read: the same model trained on the questions alone."
     )
