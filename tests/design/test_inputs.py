@@ -18,9 +18,9 @@ def test_full_precision_survives(tmp_path):
 
 
 def test_one_column_or_one_row_is_a_vector():
-    assert inputs.numbers("1;2;3", "target").exact == inputs.numbers("1,2,3", "target").exact == [[1, 2, 3]]
+    assert inputs.vector(inputs.read("1;2;3", "target"), "target").exact == inputs.vector(inputs.read("1,2,3", "target"), "target").exact == [[1, 2, 3]]
     with pytest.raises(DataError, match="one vector"):
-        inputs.numbers("1,2;3,4", "target")
+        inputs.vector(inputs.read("1,2;3,4", "target"), "target")
 
 
 def test_free_rows_must_be_free_altogether():

@@ -1,7 +1,6 @@
 import pytest
 
-from attnlab.design.commands import tour
-from attnlab.design.tour import STEPS
+from attnlab.design.commands import STEPS, tour
 from attnlab.errors import UserError
 
 

@@ -1,14 +1,20 @@
-"""The command line of the solver: `design` with its subcommands, and `check`."""
+"""The command line of the solver: `design` with its subcommands, and the tour of what attention can and cannot compute.
+
+Modules that need numpy are imported when a command runs, so that `--help` is quick.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+import attnlab.design as solver
 from attnlab.errors import UserError, unknown
 from attnlab.pictures import picture_kind
 
@@ -33,10 +39,10 @@ def _text(words: str) -> Parameter:
 def _decimal(_kind: object, tokens: Sequence[Any]) -> Decimal:
     from attnlab.design.exact import decimal
 
-    found = decimal(tokens[0].value)
-    if not found.is_finite():
+    number = decimal(tokens[0].value)
+    if not number.is_finite():
         raise ValueError("not a finite number")
-    return found
+    return number
 
 
 def _whole(_kind: object, tokens: Sequence[Any]) -> int:
@@ -84,10 +90,8 @@ def select(
     picture: _Picture = None,
 ) -> None:
     """Find a query that copies one value, or one query for each value."""
-    from attnlab.design import solve
-
-    k, v = _pair(keys, values)
-    result = solve.select(k, v, index, tolerance=tolerance, scale=scale, seconds=seconds)
+    k, v = _matrix(keys, "keys"), _matrix(values, "values")
+    result = solver.select(k, v, index, tolerance=tolerance, scale=scale, seconds=seconds)
     _show(result, json, picture, (k.floats, v.floats))
 
 
@@ -105,12 +109,9 @@ def blend(
     picture: _Picture = None,
 ) -> None:
     """Find a query that mixes some values with given weights and ignores the others."""
-    from attnlab.design import solve
-
-    k, v = _pair(keys, values)
-    chosen = None if indices is None else _indices(indices)
-    shares = _vector(weights, "weights")
-    result = solve.blend(k, v, chosen, shares, tolerance=tolerance, scale=scale, seconds=seconds)
+    k, v = _matrix(keys, "keys"), _matrix(values, "values")
+    chosen, shares = _indices(indices), _optional(weights, "weights")
+    result = solver.blend(k, v, chosen, shares, tolerance=tolerance, scale=scale, seconds=seconds)
     _show(result, json, picture, (k.floats, v.floats))
 
 
@@ -143,11 +144,8 @@ def reach(
     picture: _Picture = None,
 ) -> None:
     """Find a query whose output is any point you name."""
-    from attnlab.design import inputs, solve
-
-    k, v = _pair(keys, values)
-    wanted, given = inputs.numbers(target, "target"), _vector(query, "query")
-    result = solve.reach(k, v, wanted, query=given, tolerance=tolerance, scale=scale, seconds=seconds)
+    k, v, y, q = _matrix(keys, "keys"), _matrix(values, "values"), _matrix(target, "target"), _optional(query, "query")
+    result = solver.reach(k, v, y, query=q, tolerance=tolerance, scale=scale, seconds=seconds)
     _show(result, json, picture, (k.floats, v.floats))
 
 
@@ -160,10 +158,7 @@ def project(
     json: _Json = False,
 ) -> None:
     """Find the matrix that extracts v_a from v_a + v_b."""
-    from attnlab.design import inputs
-    from attnlab.design.matrices import project as solve_project
-
-    _show(solve_project(inputs.read(keep, "keep"), inputs.read(forget, "forget"), tolerance=tolerance), json)
+    _show(solver.project(_matrix(keep, "keep"), _matrix(forget, "forget"), tolerance=tolerance), json)
 
 
 @design.command
@@ -178,12 +173,9 @@ def layer(
     json: _Json = False,
 ) -> None:
     """Find W_Q, W_K and W_V of a head whose self-attention gives the outputs you want."""
-    from attnlab.design import inputs
-    from attnlab.design.matrices import layer as solve_layer
-
-    x, y = inputs.read(tokens, "tokens"), inputs.read(outputs, "outputs", free_rows=True)
-    given = None if weights is None else inputs.read(weights, "weights")
-    _show(solve_layer(x, y, weights=given, width=width, tolerance=tolerance, scale=scale), json)
+    x, y = _matrix(tokens, "tokens"), _matrix(outputs, "outputs", free_rows=True)
+    w = _optional(weights, "weights")
+    _show(solver.layer(x, y, weights=w, width=width, tolerance=tolerance, scale=scale), json)
 
 
 @design.command
@@ -203,11 +195,8 @@ def edit_key(
     """Change one key so that a fixed query gives the output you want."""
     import numpy as np
 
-    from attnlab.design import inputs
-    from attnlab.design.edits import edit_key as solve_edit
-
-    (k, v), q = _pair(keys, values), inputs.numbers(query, "query")
-    result = solve_edit(k, v, q, index, _vector(target, "target"), norm=norm, tolerance=tolerance, scale=scale)
+    k, v, q, y = _matrix(keys, "keys"), _matrix(values, "values"), _matrix(query, "query"), _optional(target, "target")
+    result = solver.edit_key(k, v, q, index, y, norm=norm, tolerance=tolerance, scale=scale)
     edited = np.where(np.arange(len(k.floats))[:, None] == index, result.more["key"], k.floats)
     _show(result, json, picture, (edited, v.floats))
 
@@ -232,20 +221,15 @@ def noise(
     picture: _Picture = None,
 ) -> None:
     """Simulate noise on the keys of a blend: one head, equal heads, split heads."""
-    from attnlab.design import inputs
-    from attnlab.design.noisy_keys import noise as simulate_noise
-
-    means = None if keys is None else inputs.read(keys, "keys")
-    given = None if values is None else inputs.read(values, "values")
-    result = simulate_noise(
-        means,
-        given,
-        _indices(indices),
+    result = solver.noise(
+        _optional(keys, "keys"),
+        _optional(values, "values"),
+        _indices(indices) or (),
         n=n,
         strength=strength,
         alpha=alpha,
         varying=varying,
-        varies=None if varies is None else _indices(varies),
+        varies=_indices(varies),
         heads=heads,
         samples=samples,
         robust=robust,
@@ -265,11 +249,9 @@ def when(
     scale: _Scales = "none",
     json: _Json = False,
 ) -> None:
-    """Say for which queries one key gets nearly all the weight."""
-    from attnlab.design import conditions, inputs
-
-    given = _vector(query, "query")
-    _print(conditions.when(inputs.read(keys, "keys"), index, weight=weight, query=given, scale=scale), json)
+    """Show for which queries one key gets nearly all the weight."""
+    q = _optional(query, "query")
+    _print(solver.when(_matrix(keys, "keys"), index, weight=weight, query=q, scale=scale), json)
 
 
 @design.command
@@ -281,74 +263,192 @@ def derive(
     json: _Json = False,
 ) -> None:
     """Prove a fact about attention, with every step checked as it runs."""
-    from attnlab.design.theorems import DERIVATIONS
-    from attnlab.design.theorems import derive as checked
-    from attnlab.terminal import Terminal
+    from json import dumps
 
-    if name is not None:
-        found = checked(name)
-        if latex:
-            print(found.to_latex())
-        else:
-            _print(found, json)
-        return
-    listed = {name: write() for name, write in DERIVATIONS.items()}
-    if json:
-        import json as dumper
-
-        print(dumper.dumps({name: each.claim for name, each in listed.items()}))
-        return
     from rich.padding import Padding
     from rich.text import Text
 
-    console = Terminal(highlight=False)
-    for each in listed.values():
-        console.print(Text.assemble((each.name, "bold"), f"  {each.title}, in {len(each.steps)} steps"))
-        console.print(Padding(Text(each.claim, style="dim"), (0, 0, 0, 2)))
+    from attnlab.design.theorems import DERIVATIONS
+    from attnlab.terminal import Terminal
+
+    if name is not None and latex:
+        print(solver.derive(name).to_latex())
+    elif name is not None:
+        _print(solver.derive(name), json)
+    elif json:
+        print(dumps({name: write().claim for name, write in DERIVATIONS.items()}))
+    else:
+        console = Terminal(highlight=False)
+        for derivation in (write() for write in DERIVATIONS.values()):
+            title = f"  {derivation.title}, in {len(derivation.steps)} steps"
+            console.print(Text.assemble((derivation.name, "bold"), title))
+            console.print(Padding(Text(derivation.claim, style="dim"), (0, 0, 0, 2)))
+
+
+_FOUR_KEYS = ".47,.65,.60;.64,.50,-.59;-.03,-.48,-.88;.43,-.83,.35"
+_FOUR_VALUES = "-.07,-.88,.47;.37,-.93,-.07;-.25,-.75,.61;.94,.20,.28"
+_BOTH = f"--keys '{_FOUR_KEYS}' --values '{_FOUR_VALUES}'"
+_LINE = "--keys '-1;0;1' --values '1,0,0;0,1,0;0,0,1'"
+# x1 = u_d + u_b, x2 = u_a, x3 = u_c + u_b with u_a .. u_d along the axes, of length 4
+_TOKENS = "0,4,0,4;4,0,0,0;0,4,4,0"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A stop of the tour: a code, what it shows, and the commands that it prints and runs."""
+
+    code: str
+    title: str
+    text: str
+    commands: tuple[str, ...]
+
+
+STEPS = (
+    Stop(
+        "A1",
+        "Copying one value",
+        "Weights are positive and sum to 1. If one key leads all others by a margin m, the others together weigh at most "
+        "(n-1)e^-m / (1 + (n-1)e^-m), so the output is nearly that key's value. The solver finds the query of least norm "
+        "with the margin that the tolerance needs. A key inside the hull of the others never leads: on the line -1, 0, 1 "
+        "the weight of the middle key is at most 1/3.",
+        (f"select {_BOTH} --index 0", f"select {_LINE} --index 1"),
+    ),
+    Stop(
+        "A2",
+        "Copying every value: the identity",
+        "Q = S·K works only where every key has its largest product with itself. All that is needed is that every key is a "
+        "vertex of the hull.",
+        ("select --keys '1,0;2,0.5;2,-0.5' --values '1,0,0;0,1,0;0,0,1'",),
+    ),
+    Stop(
+        "A3",
+        "The average of two values",
+        "Equal scores inside the pair, a margin outside. Any subset and any positive weights work the same way, if the keys "
+        "allow it.",
+        (
+            f"blend {_BOTH} --indices 0,1",
+            f"blend {_BOTH} --indices 0,1 --weights .2,.8",
+            f"blend {_LINE} --indices 0,2",
+        ),
+    ),
+    Stop("A4", "The average of all values", "The query 0 is exact for every set of keys.", (f"average {_BOTH}",)),
+    Stop(
+        "A5",
+        "Extracting v_a from v_a + v_b",
+        "Orthonormal bases give A Aᵀ. Independent subspaces give an oblique projector, whose norm tells how much it "
+        "amplifies noise. Subspaces that intersect give a proof of impossibility.",
+        (
+            "project --keep '1,0,0,0;0,1,0,0' --forget '0,0,1,0'",
+            "project --keep '1,0,0' --forget '1,1,0'",
+            "project --keep '1,0,0;0,1,0' --forget '1,1,0'",
+        ),
+    ),
+    Stop(
+        "A6",
+        "Keys with a little noise",
+        "A design for the mean keys survives small noise in every direction: the weights move by about C·sqrt(alpha)/2, and "
+        "the closed form says so to within the last digit.",
+        ("noise --alpha 1e-6 --varying 0 --samples 200000",),
+    ),
+    Stop(
+        "A7",
+        "One key of varying norm",
+        "With Sigma_a = alpha·I + mu_a mu_aᵀ/2 the weight is 1/(1 + exp((1-e)C)) with e ~ N(1, 1/2): the output swings "
+        "between the two values.",
+        ("noise --samples 200000",),
+    ),
+    Stop(
+        "A8",
+        "Several heads",
+        "Equal heads swing together, which does not help, however many there are. Split heads hold, except where e is near 0 "
+        "or below. Queries fitted to the noise do better than both: they push the other keys down instead of pulling the "
+        "noisy key up. With both norms varying split heads still hold, and further copies of them change nothing.",
+        (
+            "noise --samples 200000 --robust 1",
+            "noise --samples 200000 --varies 0,1 --heads 4",
+        ),
+    ),
+    Stop(
+        "A9",
+        "Self-attention without weights",
+        "Tokens x1 = u_d + u_b, x2 = u_a, x3 = u_c + u_b. Token 2 attends to itself: its query is x2, and its output nearly "
+        "u_a. No change of x2 by u_c or u_d gives u_b, because u_b lies outside the hull of the values (at distance "
+        "beta/sqrt 2 in the Euclidean norm).",
+        (
+            f"reach --keys '{_TOKENS}' --values '{_TOKENS}' --target 4,0,0,0 --query 4,0,0,0",
+            "reach --keys '0,4,0,4;4,0,4,0;0,4,4,0' --values '0,4,0,4;4,0,4,0;0,4,4,0' --target 0,4,0,0",
+            "reach --keys '0,4,0,4;4,0,0,4;0,4,4,0' --values '0,4,0,4;4,0,0,4;0,4,4,0' --target 0,4,0,0",
+        ),
+    ),
+    Stop(
+        "A10",
+        "A layer made to order",
+        "Now choose W_Q, W_K, W_V so that row 0 gives u_b - u_c and row 1 gives u_b; row 2 is free. One head of width 1 is "
+        "enough. Two equal tokens with different wanted outputs are impossible for every layer.",
+        (
+            f"layer --tokens '{_TOKENS}' --outputs '0,4,-4,0;0,4,0,0;nan,nan,nan,nan'",
+            f"layer --tokens '{_TOKENS}' --outputs '0,4,-4,0;0,4,0,0;nan,nan,nan,nan' --width 1",
+            "layer --tokens '1,0;1,0' --outputs '1,0;0,1'",
+        ),
+    ),
+    Stop(
+        "A11",
+        "A fixed query and a new key",
+        "Changing key 2 moves the output along the segment from attention without it to v_2. If the key must have norm 1, a "
+        "short query reaches only part of that segment.",
+        (
+            f"edit-key {_BOTH} --query 1,2,3 --index 2",
+            f"edit-key {_BOTH} --query 1,2,3 --index 2 --norm 1",
+            f"edit-key {_BOTH} --query 40,-30,60 --index 2 --norm 1",
+        ),
+    ),
+    Stop(
+        "A12",
+        "The worked exercise, within 0.05",
+        "Select value 0, the identity, the average of all, the average of values 0 and 1. `attnlab check` marks any answer by "
+        "its property: the plain mean of k_0 and k_1 fails by 0.186, ten times it passes within 0.003.",
+        (f"select {_BOTH} --tolerance 0.05", f"average {_BOTH} --indices 0,1 --tolerance 0.05"),
+    ),
+)
 
 
 @design.command
 def tour(*, step: Annotated[str | None, Parameter(help="Show one step only, such as A3.")] = None) -> None:
     """Show everything the solver does, each step with the command that repeats it."""
-    import shlex
-
     from rich.rule import Rule
     from rich.text import Text
 
-    from attnlab.design.tour import STEPS
     from attnlab.terminal import Terminal
 
-    shown = [each for each in STEPS if step is None or each.code.lower() == step.lower()]
-    if not shown:
-        raise UserError(unknown("step", str(step), [each.code for each in STEPS]))
+    stops = [stop for stop in STEPS if step is None or stop.code.lower() == step.lower()]
+    if not stops:
+        raise UserError(unknown("step", str(step), [stop.code for stop in STEPS]))
     console = Terminal(highlight=False)
-    for each in shown:
-        console.print(Rule(Text(f"{each.code}  {each.title}", style="bold"), align="left"))
-        console.print(Text(each.said))
-        for command in each.commands:
+    for stop in stops:
+        console.print(Rule(Text(f"{stop.code}  {stop.title}", style="bold"), align="left"))
+        console.print(Text(stop.text))
+        for command in stop.commands:
             console.print()
             console.print(Text(f"$ attnlab design {command}", style="cyan"), soft_wrap=True)
             design(shlex.split(command), exit_on_error=False, print_error=False, result_action="return_value")
         console.print()
 
 
-def _pair(keys: str, values: str) -> tuple[Rows, Rows]:
+def _matrix(source: str, name: str, *, free_rows: bool = False) -> Rows:
     from attnlab.design import inputs
 
-    return inputs.read(keys, "keys"), inputs.read(values, "values")
+    return inputs.read(source, name, free_rows=free_rows)
 
 
-def _vector(source: str | None, what: str) -> Rows | None:
-    from attnlab.design import inputs
-
-    return None if source is None else inputs.numbers(source, what)
+def _optional(source: str | None, name: str) -> Rows | None:
+    return None if source is None else _matrix(source, name)
 
 
-def _indices(text: str) -> list[int]:
+def _indices(text: str | None) -> list[int] | None:
     from attnlab.design.inputs import shown, whole
 
     try:
-        return [whole(part) for part in text.split(",")]
+        return None if text is None else [whole(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"indices '{shown(text)}' must be whole numbers with commas, such as 0,1") from None
 

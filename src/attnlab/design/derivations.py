@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import sympy
+
 from attnlab.errors import AttnlabError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Expression = Any  # of sympy, which is imported late
+Expression = Any  # of sympy, which has no types
 Relation = Literal["=", "<=", "<", ">=", ">"]
 _RELATIONS = {"=": "==", "<=": "<=", "<": "<", ">=": ">=", ">": ">"}  # as sympy spells them
 _TRIES = 40  # random points at which an unproved formula is tried
@@ -52,8 +54,6 @@ class Formula:
 
     def check(self) -> None:
         """Raise WrongStep unless the formula is proved."""
-        import sympy
-
         if self.left == self.right:
             raise WrongStep(f"{self} says nothing: both sides are written the same")
         left, right = (sympy.sympify(side).doit().subs(list(self.where)).doit() for side in (self.left, self.right))
@@ -64,36 +64,30 @@ class Formula:
             if left == right:
                 return
             entries = list(left - right) if isinstance(left, sympy.MatrixBase) else [left - right]
-            if all(any(tried == 0 for tried in _reduced(entry)) for entry in entries):
+            if all(any(reduced == 0 for reduced in _reduce(entry)) for entry in entries):
                 return
         else:
-            larger = left - right if self.relation in (">", ">=") else right - left
-            sign = _sign(larger)
+            sign = _sign(left - right if self.relation in (">", ">=") else right - left)
             if sign == 1 or (sign == 0 and self.relation in (">=", "<=")):
                 return
         raise WrongStep(f"{self} is {_counterexample(left, self.relation, right)}")
 
     def _relations(self) -> tuple[Expression, list[Expression]]:
         """What is claimed, and what is put in for the check, as relations of sympy."""
-        import sympy
-
         claim = sympy.Rel(self.left, self.right, _RELATIONS[self.relation], evaluate=False)
         return claim, [sympy.Eq(symbol, to, evaluate=False) for symbol, to in self.where]
 
     def latex(self) -> str:
         """The formula in LaTeX, without dollar signs."""
-        from sympy import latex
-
         claim, where = self._relations()
-        return latex(claim) + (r"\qquad (" + r",\; ".join(map(latex, where)) + ")" if where else "")
+        conditions = r",\; ".join(map(sympy.latex, where))
+        return sympy.latex(claim) + (rf"\qquad ({conditions})" if where else "")
 
     def pretty(self) -> str:
         """The formula for a terminal, on several lines where it has fractions."""
-        from sympy import pretty
-
         claim, where = self._relations()
-        shown, *given = (pretty(each, use_unicode=True, wrap_line=False) for each in (claim, *where))
-        return "\n".join([shown, *(f"with{chr(10) if chr(10) in each else ' '}{each}" for each in given)])
+        drawn, *conditions = (sympy.pretty(part, use_unicode=True, wrap_line=False) for part in (claim, *where))
+        return "\n".join([drawn, *("with" + ("\n" if "\n" in text else " ") + text for text in conditions)])
 
     def __str__(self) -> str:
         return f"{self.left} {self.relation} {self.right}"
@@ -101,8 +95,8 @@ class Formula:
 
 @dataclass(frozen=True)
 class Step:
-    """A statement in words, its formulas, the reason for it, and, where formulas do not say it all, a check of its own that
-    returns what it found and raises an exception if the step is wrong.
+    """A statement in words, its formulas, the reason for it and, where formulas are not enough, a further check, which
+    returns what it has established and raises an exception if the step is wrong.
     """
 
     statement: str
@@ -110,22 +104,22 @@ class Step:
     reason: str = ""
     check: Callable[[], str] | None = None
 
-    def found(self, where: str) -> str:
-        """Check the step, and say how; raise WrongStep if it does not hold."""
+    def verify(self, where: str) -> str:
+        """Check the step and return how that was done; raise WrongStep if it does not hold."""
         if not self.formulas and self.check is None:
             raise WrongStep(f"{where} has nothing to check; give it a formula or a check")
         try:
             for formula in self.formulas:
                 formula.check()
-            said = self.check() if self.check is not None else ""
+            finding = self.check() if self.check is not None else ""
         except Exception as error:
             raise WrongStep(f"{where} does not hold: {error}") from error
-        return "; ".join(part for part in ("checked by algebra" if self.formulas else "", said) if part)
+        return "; ".join(part for part in ("checked by algebra" if self.formulas else "", finding) if part)
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """A claim and the steps that lead to it; nothing of it is shown before every step has been checked."""
+    """A claim and the steps that prove it; nothing is shown until every step has been checked."""
 
     name: str
     title: str
@@ -133,14 +127,22 @@ class Derivation:
     steps: tuple[Step, ...]
 
     @cached_property
-    def found(self) -> tuple[str, ...]:
+    def checks(self) -> tuple[str, ...]:
         """How each step was checked; raises WrongStep at the first that does not hold."""
-        return tuple(step.found(f"{self.name}, step {place}") for place, step in enumerate(self.steps, start=1))
+        return tuple(step.verify(f"{self.name}, step {number}") for number, step in enumerate(self.steps, start=1))
 
     def check(self) -> Derivation:
         """The derivation itself, with every step checked."""
-        assert len(self.found) == len(self.steps)
+        assert len(self.checks) == len(self.steps)
         return self
+
+    def _explained(self) -> list[tuple[Step, str]]:
+        """Every step with the reason for it and how it was checked, as a sentence."""
+        reasons = [
+            f"{step.reason} ({check})." if step.reason else f"{check[0].upper()}{check[1:]}."
+            for step, check in zip(self.steps, self.checks, strict=True)
+        ]
+        return list(zip(self.steps, reasons, strict=True))
 
     def to_json(self) -> str:
         """One object, as `--json` prints it."""
@@ -150,9 +152,9 @@ class Derivation:
                 "formulas": [str(f) for f in step.formulas],
                 "latex": [f.latex() for f in step.formulas],
                 "reason": step.reason,
-                "checked": found,
+                "checked": check,
             }
-            for step, found in zip(self.steps, self.found, strict=True)
+            for step, check in zip(self.steps, self.checks, strict=True)
         ]
         return json.dumps({"name": self.name, "title": self.title, "claim": self.claim, "steps": steps})
 
@@ -162,10 +164,10 @@ class Derivation:
             rf"\paragraph{{{_words(self.title)}{'' if self.title.endswith('?') else '.'}}} {_words(self.claim)}",
             r"\begin{enumerate}",
         ]
-        for step, found in zip(self.steps, self.found, strict=True):
+        for step, reason in self._explained():
             lines.append(rf"\item {_words(step.statement)}")
             lines += [rf"\[ {formula.latex()} \]" for formula in step.formulas]
-            lines.append(rf"\emph{{{_words(_because(step, found))}}}")
+            lines.append(rf"\emph{{{_words(reason)}}}")
         return "\n".join([*lines, r"\end{enumerate}"])
 
     def __rich__(self) -> RenderableType:
@@ -174,29 +176,21 @@ class Derivation:
         from rich.text import Text
 
         parts: list[RenderableType] = [Text(self.title, style="bold"), Text(self.claim)]
-        for place, (step, found) in enumerate(zip(self.steps, self.found, strict=True), start=1):
-            parts += [Text(), Text(f"{place}. {step.statement}")]
+        for number, (step, reason) in enumerate(self._explained(), start=1):
+            parts += [Text(), Text(f"{number}. {step.statement}")]
             formulas = "\n\n".join(formula.pretty() for formula in step.formulas)
             if formulas:
                 parts.append(Padding(Text(formulas, no_wrap=True), (0, 0, 0, 4)))
-            parts.append(Padding(Text(_because(step, found), style="dim"), (0, 0, 0, 3)))
+            parts.append(Padding(Text(reason, style="dim"), (0, 0, 0, 3)))
         return Group(*parts)
 
     def _repr_html_(self) -> str:
         items = []
-        for step, found in zip(self.steps, self.found, strict=True):
+        for step, reason in self._explained():
             formulas = "".join(f"<p>$\\displaystyle {html.escape(f.latex())}$</p>" for f in step.formulas)
-            because = f"<p><small>{html.escape(_because(step, found))}</small></p>"
-            items.append(f"<li>{html.escape(step.statement)}{formulas}{because}</li>")
+            items.append(f"<li>{html.escape(step.statement)}{formulas}<p><small>{html.escape(reason)}</small></p></li>")
         head = f"<b>{html.escape(self.title)}</b><p>{html.escape(self.claim)}</p>"
         return f"<div>{head}<ol>{''.join(items)}</ol></div>"
-
-    def _repr_latex_(self) -> str:
-        return self.to_latex()
-
-
-def _because(step: Step, found: str) -> str:
-    return f"{step.reason} ({found})." if step.reason else f"{found[0].upper()}{found[1:]}."
 
 
 def _words(text: str) -> str:
@@ -205,21 +199,19 @@ def _words(text: str) -> str:
     def inside(part: str) -> str:
         return _words(part).replace("$", " ").strip()
 
-    def written(found: re.Match[str]) -> str:
-        if found["base"]:
-            power = found["power"]
-            return f"${found['base']}^{{{inside(power[1:-1] if power[0] == '(' else power)}}}$"
-        if found["letter"]:
-            return f"${inside(found['letter'])}_{{{inside(found['index'])}}}$"
-        return _LATEX.get(found[0], found[0])
+    def translate(piece: re.Match[str]) -> str:
+        if piece["base"]:
+            power = piece["power"]
+            return f"${piece['base']}^{{{inside(power[1:-1] if power[0] == '(' else power)}}}$"
+        if piece["letter"]:
+            return f"${inside(piece['letter'])}_{{{inside(piece['index'])}}}$"
+        return _LATEX.get(piece[0], piece[0])
 
-    return _PIECE.sub(written, text).replace("$$", " ")
+    return _PIECE.sub(translate, text).replace("$$", " ")
 
 
-def _reduced(difference: Expression) -> Any:
+def _reduce(difference: Expression) -> Any:
     """The difference of two sides, simplified in ways of growing cost."""
-    import sympy
-
     yield sympy.expand(difference)
     yield sympy.factor(sympy.powsimp(sympy.expand(sympy.together(difference))))
     yield sympy.simplify(difference)
@@ -228,8 +220,6 @@ def _reduced(difference: Expression) -> Any:
 
 def _sign(difference: Expression) -> int | None:
     """1 if proved positive, 0 if proved not negative, else None."""
-    import sympy
-
     expanded = sympy.expand(sympy.together(difference), power_exp=True, mul=False)
     bases: dict[Expression, Expression] = {}
 
@@ -258,8 +248,6 @@ def _sign(difference: Expression) -> int | None:
 
 def _sign_of_factor(part: Expression) -> tuple[int, bool] | None:
     """The sign of one factor, and whether it may be zero; None if the sign is unknown."""
-    import sympy
-
     base, power = part.as_base_exp()
     if power.is_even and base.is_extended_real:
         known = _sign_of_factor(base) if base != part else None
@@ -284,23 +272,21 @@ def _counterexample(left: Expression, relation: Relation, right: Expression) -> 
     rng = random.Random(0)
     symbols = sorted(left.free_symbols | right.free_symbols, key=str)
     for _ in range(_TRIES):
-        point = {x: _value(x, rng) for x in symbols}
+        point = {symbol: _value(symbol, rng) for symbol in symbols}
         try:
-            one, other = (float(side.subs(point)) for side in (left, right))
+            x, y = (float(side.subs(point)) for side in (left, right))
         except TypeError:
             continue
-        give = 1e-9 * (1 + abs(one) + abs(other))
-        apart = {"=": abs(one - other), "<": one - other, ">": other - one}[relation[0]]
-        if apart > give or (relation in "<>" and one == other):
-            where = ", ".join(f"{x} = {value}" for x, value in point.items())
-            return f"false{' at ' + where if where else ''}: {one:.6g} {relation} {other:.6g} does not hold"
+        rounding = 1e-9 * (1 + abs(x) + abs(y))
+        violation = {"=": abs(x - y), "<": x - y, ">": y - x}[relation[0]]
+        if violation > rounding or (relation in "<>" and x == y):
+            where = ", ".join(f"{symbol} = {value}" for symbol, value in point.items())
+            return f"false{' at ' + where if where else ''}: {x:.6g} {relation} {y:.6g} does not hold"
     return "not shown by the rules; split the step, or give it a check of its own"
 
 
 def _value(symbol: Expression, rng: random.Random) -> Expression:
     """A random value that the assumptions on a symbol allow."""
-    import sympy
-
     if symbol.is_integer:
         return sympy.Integer(rng.randint(2, 6))
     low = 1 if symbol.is_positive else 0 if symbol.is_nonnegative else -12

@@ -92,11 +92,6 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def numbers(source: str, what: str) -> Rows:
-    """One vector: `1,0,0`, or a file with one row or one column."""
-    return vector(read(source, what), what)
-
-
 def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text, parse_float=decimal, parse_int=decimal, parse_constant=decimal)
