@@ -65,7 +65,7 @@ def test_the_linear_conditions_enclose_the_exact_set():
 
 def test_a_key_in_the_hull_is_refused_with_its_combination():
     found = when([["-1"], ["0.5"], ["1"]], 1)
-    assert not found.possible
+    assert found.status == "impossible"
     assert found.selection.combination == {0: Fraction(1, 4), 2: Fraction(3, 4)}
     assert when([[1, 2]], 0).statement().startswith("There is one key")
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnlab.design.conditions import when
     from attnlab.design.derivations import Derivation, Formula, Step
-    from attnlab.design.edits import edit_key
     from attnlab.design.matrices import layer, project
     from attnlab.design.noisy_keys import noise
     from attnlab.design.results import Result
-    from attnlab.design.solve import average, blend, reach, select
+    from attnlab.design.solve import average, blend, edit_key, reach, select
     from attnlab.design.theorems import derive
     from attnlab.design.verifier import verify
 
@@ -39,8 +38,8 @@ __all__ = [
     "when",
 ]
 
-_HOMES = {"Result": "results", "when": "conditions", "edit_key": "edits", "noise": "noisy_keys", "verify": "verifier"}
-_HOMES |= dict.fromkeys(("average", "blend", "reach", "select"), "solve")
+_HOMES = {"Result": "results", "when": "conditions", "noise": "noisy_keys", "verify": "verifier"}
+_HOMES |= dict.fromkeys(("average", "blend", "edit_key", "reach", "select"), "solve")
 _HOMES |= dict.fromkeys(("layer", "project"), "matrices")
 _HOMES |= dict.fromkeys(("Derivation", "Formula", "Step"), "derivations") | {"derive": "theorems"}
 

@@ -15,32 +15,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnlab.design import inputs
 from attnlab.design.attention import Problem, Scale, softmax
-from attnlab.design.conditions import Condition, Selection, selected
-from attnlab.design.edits import edit_key
+from attnlab.design.conditions import Condition, selected
 from attnlab.design.exact import Rows, decimal, dot, rational_rows, read_as
 from attnlab.design.expressions import Exact, evaluate, exact_array
 from attnlab.design.matrices import layer, project
 from attnlab.design.noisy_keys import blended, noisy, simulate
-from attnlab.design.results import Result, Status, number, percent, vector
-from attnlab.design.solve import blend, reach, select
+from attnlab.design.results import Result, number, percent, vector
+from attnlab.design.solve import blend, edit_key, reach, select
 from attnlab.errors import DataError, UserError, named, unknown
 
 TomlTable = Mapping[str, Any]
 Judge = Callable[[Any], "Outcome"]  # of a student's evaluated answer; a malformed one raises UserError
-_MOST_ROWS = 4  # whose mistakes are told
+Prepared = tuple[Judge, Callable[[], Result] | None]  # and the solver's verdict on the question, if it has one
+_MOST_ROWS = 4  # whose mistakes are reported
 _NUMBERS = {"points", "tolerance", "relative", "norm", "alpha", "varying", "weight"}
 _WHOLE = {"index", "heads"}
 _WORDS = {"name", "ask", "text", "scale", "title", "kind"}
-_NEEDED = {"select": ("index",), "edit-key": ("query", "index"), "reach": ("target",), "project": ("keep", "forget")}
-_NEEDED |= {"number": ("value",), "condition": ("index", "kind")}
 _CONDITIONS = ("sufficient", "necessary")
 _COMMON = {"tolerance", "keys", "values", "scale"}
 _DECIMAL_COMMA = re.compile(r"[^\[(,]*?(\d+),(\d+)\b(?!\s*,)")  # not within brackets, nor one of several commas
@@ -67,21 +65,20 @@ class Outcome:
 
 
 class Task:
-    """One question of a sheet, with the settings it inherits; whatever is wrong with the question raises here."""
+    """One question of a sheet, with the settings it inherits; a mistake in the question raises here."""
 
     def __init__(self, name: str, sheet: TomlTable, own: TomlTable, names: Mapping[str, Exact], folder: Path) -> None:
         self.name, self.sheet, self.own, self.folder = name, sheet, own, folder
         self.read: dict[str, Rows] = {}
         check_settings(own)
         self.ask = str(own["ask"])
-        prepare, allowed = ASKS[self.ask]
-        known = {"name", "ask", "text", "points"} | _COMMON | allowed
+        question = ASKS[self.ask]
+        known = {"name", "ask", "text", "points"} | _COMMON | set(question.needed) | set(question.optional)
         if extra := sorted(set(own) - known):
             raise UserError(unknown("setting", inputs.shown(extra[0]), known))
-        for needed in _NEEDED.get(self.ask, ()):
-            if needed not in own:
-                choices = f": {' or '.join(_CONDITIONS)}" if needed == "kind" else ""
-                raise UserError(f"'{needed}' is missing; a task that asks {self.ask} needs it{choices}")
+        if missing := [setting for setting in question.needed if setting not in own]:
+            choices = f": {' or '.join(_CONDITIONS)}" if missing[0] == "kind" else ""
+            raise UserError(f"'{missing[0]}' is missing; a task that asks {self.ask} needs it{choices}")
         allowed_error = Decimal(self.setting("tolerance", "0.05"))
         exact = self.ask == "number" and allowed_error == 0
         self.tolerance = Fraction(0) if exact else inputs.tolerance(allowed_error)
@@ -91,25 +88,24 @@ class Task:
         for letter, matrix in (("K", "keys"), ("V", "values")):
             if self.setting(matrix) is not None:
                 self.names[letter] = exact_array(self.rows(matrix).exact)
-        self.judge = prepare(self)
+        self.judge, self.solve = question.prepare(self)
 
     @cached_property
     def _impossible(self) -> Outcome:
         """The answer "impossible", which passes where there is a proof for all queries, however long."""
+        if self.solve is None:
+            return self.outcome(False, None, "this question cannot be answered with 'impossible'; give numbers")
         try:
-            result = _solve(self)
+            result = self.solve()
         except UserError as error:
             return self.outcome(False, None, str(error))
         proofs = [row.certificate for row in result.rows if row.status == "impossible"] or [result.certificate]
         passed = result.status == "impossible" and any((proof or {}).get("radius") is None for proof in proofs)
-        if passed:
-            said = result.statement
-        elif result.status == "solved":
+        message = result.statement if passed else f"'impossible' is not proved: {result.statement}"
+        if result.status == "solved":
             plain = result.query is not None and result.query.ndim == 1
-            said = "'impossible' is not right" + (f": {vector(np.asarray(result.query))} does it" if plain else "")
-        else:
-            said = f"'impossible' is not proved: {result.statement}"
-        return self.outcome(passed, None, said, result.reading)
+            message = "'impossible' is not right" + (f": {vector(np.asarray(result.query))} does it" if plain else "")
+        return self.outcome(passed, None, message, result.reading)
 
     def setting(self, name: str, default: Any = None) -> Any:
         """The task's own setting, or the sheet's."""
@@ -118,42 +114,31 @@ class Task:
     def rows(self, name: str, *, free_rows: bool = False) -> Rows:
         """A matrix from numbers, a file next to the sheet, or an expression in the sheet's names."""
         if name not in self.read:
-            given = self.setting(name)
-            if given is None:
+            source = self.setting(name)
+            if source is None:
                 raise DataError(f"'{name}' is missing; give it to the task or to the sheet")
-            if isinstance(given, str) and Path(given).suffix.lower() in inputs.FILES:
-                self.read[name] = inputs.read(str(self.folder / given), name, free_rows=free_rows)
+            if isinstance(source, str) and Path(source).suffix.lower() in inputs.FILES:
+                self.read[name] = inputs.read(str(self.folder / source), name, free_rows=free_rows)
             else:
-                free = free_rows and isinstance(given, list)
+                free = free_rows and isinstance(source, list)
                 with named(name):
-                    found = _with_free_rows(given, self.names) if free else _evaluated(given, self.names)
-                self.read[name] = inputs.matrix(found, name, free_rows=free_rows)
+                    rows = _with_free_rows(source, self.names) if free else _evaluated(source, self.names)
+                self.read[name] = inputs.matrix(rows, name, free_rows=free_rows)
         return self.read[name]
 
     def vector(self, name: str, width: int, of: str) -> Rows:
         """One vector of this width."""
         return inputs.vector(self.rows(name), name, width, of)
 
-    def problem(self, target: Rows) -> Problem:
-        """The question as the solver sees it."""
-        keys, values = inputs.pair(self.rows("keys"), self.rows("values"))
-        return inputs.problem(keys, values, target, self.tolerance, self.scale)
-
-    def blend(self) -> tuple[list[int], Rows]:
-        """The chosen values and their weights."""
-        keys, _ = inputs.pair(self.rows("keys"), self.rows("values"))
-        chosen = inputs.indices(self.own.get("indices"), len(keys.floats))
-        return chosen, inputs.weights(self.rows("weights") if "weights" in self.own else None, len(chosen))
-
     def outcome(
         self, passed: bool, error: Fraction | float | None, message: str, reading: str | None = None
     ) -> Outcome:
-        """The outcome of this task; the message of one that passed is its error, where there is one."""
-        earned = self.points if passed else 0.0
+        """The outcome of this task; where there is an error, it is the message of an answer that passed."""
+        outcome = Outcome(self.name, passed, self.points if passed else 0.0, self.points, message, reading=reading)
         if error is None:
-            return Outcome(self.name, passed, earned, self.points, message, reading=reading)
-        said = f"within {number(float(error))}" if passed else message
-        return Outcome(self.name, passed, earned, self.points, said, "", float(error), float(self.tolerance), reading)
+            return outcome
+        message = f"within {number(float(error))}" if passed else message
+        return replace(outcome, message=message, error=float(error), tolerance=float(self.tolerance))
 
     def mark(self, answer: Any, let: TomlTable) -> Outcome:
         """Judge an answer, or fail it with the reason; `let` holds the student's own names."""
@@ -166,69 +151,68 @@ class Task:
             except UserError as error:
                 broken += f" ([let] {inputs.shown(name)}: {error})"
         try:
-            given = _evaluated(answer, names)
+            value = _evaluated(answer, names)
         except UserError as error:
             return self.outcome(False, None, f"{error}{broken}{comma}")
         try:
-            return replace(self.judge(given), value=_value(given))
+            return replace(self.judge(value), value=_value(value))
         except UserError as error:
             return self.outcome(False, None, f"{error}{comma}")
 
 
 def check_settings(settings: TomlTable) -> None:
     """Check the type of every setting of a sheet or task."""
-    for name, given in settings.items():
-        shown = _shown(given)
-        if name in _NUMBERS and not (_is_number(given) and given >= 0):
+    for name, value in settings.items():
+        shown = _shown(value)
+        if name in _NUMBERS and not (_is_number(value) and value >= 0):
             raise UserError(f"{name} must be a non-negative number, not {shown}")
-        if name in _WHOLE and not (_is_number(given) and isinstance(given, int)):
+        if name in _WHOLE and not (_is_number(value) and isinstance(value, int)):
             raise UserError(f"{name} must be a whole number, not {shown}")
-        if name in _WORDS and not isinstance(given, str):
+        if name in _WORDS and not isinstance(value, str):
             raise UserError(f"{name} must be text in quotes, not {shown}")
-        if name in ("name", "title") and not given.isprintable():
+        if name in ("name", "title") and not value.isprintable():
             raise UserError(f"{name} must be one line of text, not {shown}")
-        if name in ("indices", "varies") and not (isinstance(given, list) and all(type(j) is int for j in given)):
+        if name in ("indices", "varies") and not (isinstance(value, list) and all(type(j) is int for j in value)):
             raise UserError(f"{name} must be a list of whole numbers, such as [0, 1], not {shown}")
 
 
-def _is_number(given: Any) -> bool:
-    if isinstance(given, Decimal):
-        return given.is_finite() and abs(given) < inputs.LARGEST
-    return type(given) is int and abs(given) < inputs.LARGEST
+def _is_number(value: Any) -> bool:
+    finite = value.is_finite() if isinstance(value, Decimal) else type(value) is int
+    return finite and abs(value) < inputs.LARGEST
 
 
-def _shown(given: Any) -> str:
+def _shown(value: Any) -> str:
     """A setting or answer for a message: one short line, however long or deeply nested it is."""
-    if isinstance(given, list | dict):
-        return "a list" if isinstance(given, list) else "a table"
-    if isinstance(given, int) and abs(given) > inputs.LARGEST:
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a table"
+    if isinstance(value, int) and abs(value) > inputs.LARGEST:
         return "a number of more than 100 digits"
-    return f"'{inputs.shown(given)}'" if isinstance(given, str) else inputs.shown(given)
+    return f"'{inputs.shown(value)}'" if isinstance(value, str) else inputs.shown(value)
 
 
 def _decimal_comma(answer: Any) -> str:
     """A hint for an answer with what may be a decimal comma."""
     texts = [text for text in (answer if isinstance(answer, list) else [answer]) if isinstance(text, str)]
-    found = next(filter(None, map(_DECIMAL_COMMA.match, texts)), None)
-    return f" (a comma separates numbers; a decimal is written {found[1]}.{found[2]})" if found else ""
+    comma = next(filter(None, map(_DECIMAL_COMMA.match, texts)), None)
+    return f" (a comma separates numbers; a decimal is written {comma[1]}.{comma[2]})" if comma else ""
 
 
 def _numeric(answer: Any) -> Exact:
     if isinstance(answer, dict):
         raise UserError("the answer is a table; give numbers, or an expression in quotes")
-    found = exact_array(answer)
-    if any(abs(x) > inputs.LARGEST for x in found.flat):
+    numbers = exact_array(answer)
+    if any(abs(x) > inputs.LARGEST for x in numbers.flat):
         raise UserError(f"the answer has a number beyond {inputs.LARGEST:g}; give smaller ones")
-    return found
+    return numbers
 
 
 def _shaped(answer: Any, shape: tuple[int, ...]) -> Exact:
-    found = _numeric(answer)
-    if found.size == int(np.prod(shape)) and found.ndim <= 2 and 1 in (*shape, 0):
-        found = found.reshape(shape)
-    if found.shape != shape:
-        raise UserError(f"the answer has {_counted(found.shape)}; give {_counted(shape)}")
-    return found
+    numbers = _numeric(answer)
+    if numbers.size == int(np.prod(shape)) and numbers.ndim <= 2 and 1 in (*shape, 0):
+        numbers = numbers.reshape(shape)
+    if numbers.shape != shape:
+        raise UserError(f"the answer has {_counted(numbers.shape)}; give {_counted(shape)}")
+    return numbers
 
 
 def _counted(shape: tuple[int, ...]) -> str:
@@ -241,7 +225,7 @@ def _judged(task: Task, problem: Problem, query: list[Fraction], chosen: list[in
     worst = max(range(len(judged.off)), key=lambda c: abs(judged.off[c]))
     error = abs(judged.off[worst])
     output = np.array([float(y + x) for y, x in zip(problem.exact.target.exact[0], judged.off, strict=True)])
-    said = (
+    message = (
         f"{which}the output is {vector(output)} instead of {vector(problem.target)}: off by {number(float(error))} in "
         f"coordinate {worst} (allowed {number(float(task.tolerance))})"
     )
@@ -251,63 +235,69 @@ def _judged(task: Task, problem: Problem, query: list[Fraction], chosen: list[in
         lead = problem.factor * float(min(scores[i] for i in chosen) - max(scores[i] for i in outside))
         top = max(scores)
         mass = softmax(problem.factor * np.array([float(x - top) for x in scores]))[outside].sum()
-        said += f"; the margin to the other keys is {number(lead)}, and they hold {percent(mass)} of the weight"
-    return task.outcome(judged.within, error, said, problem.reading)
+        message += f"; the margin to the other keys is {number(lead)}, and they hold {percent(mass)} of the weight"
+    return task.outcome(judged.within, error, message, problem.reading)
 
 
 def _together(rows: list[Outcome]) -> Outcome:
-    """The row with the largest error, with the messages of all rows that failed."""
+    """The outcome of the row with the largest error, with the messages of all rows that failed."""
     worst = max(rows, key=lambda o: (not o.passed, o.error or 0.0))
     failed = [row.message for row in rows if not row.passed]
     more = [f"and {len(failed) - _MOST_ROWS} more rows"] if len(failed) > _MOST_ROWS else []
     return replace(worst, message="; ".join([*failed[:_MOST_ROWS], *more])) if failed else worst
 
 
-def _query(task: Task) -> Judge:
+def _query(task: Task) -> Prepared:
     """A query for one target: a value, a mixture of values, or a given point."""
     chosen: list[int] = []
-    values = task.rows("values")
+    keys, values = inputs.pair(task.rows("keys"), task.rows("values"))
     if task.ask == "reach":
         target = task.vector("target", values.floats.shape[1], of="value")
+        solve = partial(reach, keys, values, target, tolerance=task.tolerance, scale=task.scale)
     elif task.ask == "select":
         chosen = [inputs.index(task.own["index"], len(values.floats))]
         target = values.take(chosen)
+        solve = partial(select, keys, values, chosen[0], tolerance=task.tolerance, scale=task.scale)
     else:
-        chosen, w = task.blend()
+        chosen = inputs.indices(task.own.get("indices"), len(values.floats))
+        w = inputs.weights(task.rows("weights") if "weights" in task.own else None, len(chosen))
         target = inputs.mixture(w, values.take(chosen))
-    problem = task.problem(target)
-    return lambda answer: _judged(task, problem, list(_shaped(answer, (problem.keys.shape[1],))), chosen)
+        solve = partial(blend, keys, values, chosen, w, tolerance=task.tolerance, scale=task.scale)
+    problem = inputs.problem(keys, values, target, task.tolerance, task.scale)
+    return lambda answer: _judged(task, problem, list(_shaped(answer, (keys.floats.shape[1],))), chosen), solve
 
 
-def _identity(task: Task) -> Judge:
-    values, shape = task.rows("values"), task.rows("keys").floats.shape
-    problems = [task.problem(values.take([j])) for j in range(shape[0])]
+def _identity(task: Task) -> Prepared:
+    """A query for every value."""
+    keys, values = inputs.pair(task.rows("keys"), task.rows("values"))
+    targets = [values.take([j]) for j in range(len(values.floats))]
+    problems = [inputs.problem(keys, values, target, task.tolerance, task.scale) for target in targets]
 
     def judge(answer: Any) -> Outcome:
-        queries = _shaped(answer, shape)
+        queries = _shaped(answer, keys.floats.shape)
         return _together([_judged(task, problems[j], list(q), [j], f"row {j}: ") for j, q in enumerate(queries)])
 
-    return judge
+    return judge, partial(select, keys, values, tolerance=task.tolerance, scale=task.scale)
 
 
-def _project(task: Task) -> Judge:
-    keep, forget = exact_array(task.rows("keep").exact), exact_array(task.rows("forget").exact)
+def _project(task: Task) -> Prepared:
+    bases = {name: task.rows(name) for name in ("keep", "forget")}
+    keep, forget = (exact_array(rows.exact) for rows in bases.values())
     if keep.shape[1] != forget.shape[1]:
         raise UserError("keep and forget have different widths; give both the same")
-    reading = read_as(keep=task.rows("keep"), forget=task.rows("forget"))
 
     def judge(answer: Any) -> Outcome:
         matrix = _shaped(answer, (keep.shape[1], keep.shape[1]))
         off = np.abs(np.vstack([keep @ matrix.T - keep, forget @ matrix.T])).max(axis=1)
         worst = int(off.argmax())
         what = f"keeps row {worst} of `keep`" if worst < len(keep) else f"forgets row {worst - len(keep)} of `forget`"
-        said = f"M {what} only within {number(float(off[worst]))} (allowed {number(float(task.tolerance))})"
-        return task.outcome(off[worst] <= task.tolerance, off[worst], said, reading)
+        message = f"M {what} only within {number(float(off[worst]))} (allowed {number(float(task.tolerance))})"
+        return task.outcome(off[worst] <= task.tolerance, off[worst], message, read_as(**bases))
 
-    return judge
+    return judge, partial(project, **bases, tolerance=task.tolerance)
 
 
-def _edit_key(task: Task) -> Judge:
+def _edit_key(task: Task) -> Prepared:
     keys, values = inputs.pair(task.rows("keys"), task.rows("values"))
     n, d = keys.floats.shape
     query = task.vector("query", d, of="key")
@@ -324,10 +314,11 @@ def _edit_key(task: Task) -> Judge:
         problem = inputs.problem(edited, values, target, task.tolerance, task.scale)
         return _judged(task, problem, query.exact[0], [])
 
-    return judge
+    solve = partial(edit_key, keys, values, query, j, target, norm=norm, tolerance=task.tolerance, scale=task.scale)
+    return judge, solve
 
 
-def _layer(task: Task) -> Judge:
+def _layer(task: Task) -> Prepared:
     tokens, outputs = task.rows("tokens"), task.rows("outputs", free_rows=True)
     (n, d), (rows, m) = tokens.floats.shape, outputs.floats.shape
     if n != rows:
@@ -348,10 +339,10 @@ def _layer(task: Task) -> Judge:
         problems = {i: inputs.problem(keys, values, outputs.take([i]), task.tolerance, task.scale) for i in wanted}
         return _together([_judged(task, problems[i], list(queries[i]), [], f"row {i}: ") for i in wanted])
 
-    return judge
+    return judge, partial(layer, tokens, outputs, tolerance=task.tolerance, scale=task.scale)
 
 
-def _noise(task: Task) -> Judge:
+def _noise(task: Task) -> Prepared:
     """The root mean square error of the mean over heads, simulated."""
     means, values = (rows.floats for rows in inputs.pair(task.rows("keys"), task.rows("values")))
     chosen = blended(task.own.get("indices", [0, 1]), len(means))
@@ -359,45 +350,41 @@ def _noise(task: Task) -> Judge:
     keys = noisy(means, chosen, alpha, varying, task.own.get("varies"), task.scale)
 
     def judge(answer: Any) -> Outcome:
-        given = np.atleast_2d(_numeric(answer))
-        heads = int(task.own.get("heads", len(given)))
-        queries = _shaped(given, (heads, means.shape[1])).astype(np.float64)
-        found = simulate(keys, values, chosen, {"answer": queries}, 100_000, 0)[0]
-        s = found.simulated
-        error = float(np.sqrt(found.squared_error))
-        said = (
+        rows = np.atleast_2d(_numeric(answer))
+        heads = int(task.own.get("heads", len(rows)))
+        queries = _shaped(rows, (heads, means.shape[1])).astype(np.float64)
+        design = simulate(keys, values, chosen, {"answer": queries}, 100_000, 0)[0]
+        s, error = design.simulated, float(np.sqrt(design.squared_error))
+        message = (
             f"under this noise the root mean square error is {number(error)} (allowed {number(float(task.tolerance))}): "
             f"the weight on v_{chosen[0]} has mean {number(s.mean)} and standard deviation {number(s.sd)}, and is off "
             f"1/{len(chosen)} by more than half of it in {percent(s.failures)} of samples"
         )
-        return task.outcome(error <= task.tolerance, error, said)
+        return task.outcome(error <= task.tolerance, error, message)
 
-    return judge
+    return judge, None
 
 
-def _number(task: Task) -> Judge:
+def _number(task: Task) -> Prepared:
     """Numbers within `tolerance`, plus the share `relative` of each."""
     wanted = _array(task.own["value"], task.names)
     share = Fraction(task.own.get("relative", 0))
     within = f"tolerance {number(float(task.tolerance))}" + (f", relative {number(float(share))}" if share else "")
 
     def judge(answer: Any) -> Outcome:
-        given = _shaped(answer, wanted.shape)
-        each = [(abs(x - y), task.tolerance + share * abs(y), x) for x, y in zip(given.flat, wanted.flat, strict=True)]
-        error, allowed, worst = max(each, key=lambda one: one[0] - one[1])
-        said = f"{_value(worst)} is not the right number ({within})"
-        return task.outcome(error <= allowed, error, said)
+        pairs = zip(_shaped(answer, wanted.shape).flat, wanted.flat, strict=True)
+        errors = [(abs(x - y), task.tolerance + share * abs(y), x) for x, y in pairs]
+        error, allowed, worst = max(errors, key=lambda row: row[0] - row[1])
+        return task.outcome(error <= allowed, error, f"{_value(worst)} is not the right number ({within})")
 
-    return judge
-
-
-def _selection(task: Task) -> Selection:
-    return selected(task.rows("keys"), task.own["index"], task.own.get("weight", Decimal("0.99")), task.scale)
+    return judge, None
 
 
-def _condition(task: Task) -> Judge:
+def _condition(task: Task) -> Prepared:
     """Conditions A q >= b that must imply a weight of the key, or follow from it."""
-    selection, kind = _selection(task), task.own["kind"]
+    weight, kind = task.own.get("weight", Decimal("0.99")), task.own["kind"]
+    selection = selected(task.rows("keys"), task.own["index"], weight, task.scale)
+    reading = read_as(keys=selection.keys)
     if kind not in _CONDITIONS:
         raise UserError(unknown("kind", inputs.shown(kind), _CONDITIONS))
     name = f"a_{selection.index} >= {number(float(selection.weight))}"
@@ -412,67 +399,50 @@ def _condition(task: Task) -> Judge:
         least = list(np.broadcast_to(right, len(rows)) if right.ndim == 0 else _shaped(right, (len(rows),)))
         if selection.combination is not None:
             return task.outcome(False, None, "no query satisfies the question; the answer is 'impossible'")
-        given, wrong = rows.tolist(), f"it does not imply {name}"
+        conditions = rows.tolist()
         if kind == "sufficient":
-            why, query = selection.refute_sufficient(given, least)
+            right_message, wrong = f"it implies {name}", f"it does not imply {name}"
+            why, query = selection.refute_sufficient(conditions, least)
         else:
-            why, query = selection.refute_necessary(given, least)
-            wrong = f"{name} does not imply it"
+            right_message, wrong = f"{name} implies it, and it implies that the key leads", f"{name} does not imply it"
+            why, query = selection.refute_necessary(conditions, least)
             if not why:
                 wrong = "it is necessary, but this task also asks that the key leads"
-                why, query = selection.too_weak(given, least)
+                why, query = selection.too_weak(conditions, least)
         if not why:
-            follows = (
-                f"it implies {name}"
-                if kind == "sufficient"
-                else f"{name} implies it, and it implies that the key leads"
-            )
-            return task.outcome(True, None, follows, read_as(keys=selection.keys))
+            return task.outcome(True, None, right_message, reading)
         shown = ""
         if query is not None:
             shown = f"; at q = {vector(np.array([float(x) for x in query]))} the weight is {number(selection.weight_of(query))}"
-        return task.outcome(False, None, f"{wrong}: {why}{shown}", read_as(keys=selection.keys))
+        return task.outcome(False, None, f"{wrong}: {why}{shown}", reading)
 
-    return judge
+    def solve() -> Result:
+        condition = Condition(selection)
+        return Result("condition", condition.status, condition.statement(), reading=reading)
 
-
-def _solve(task: Task) -> Result:
-    """The solver's verdict on the question."""
-    common: dict[str, Any] = {"tolerance": task.tolerance, "scale": task.scale}
-    if task.ask == "project":
-        return project(task.rows("keep"), task.rows("forget"), tolerance=task.tolerance)
-    if task.ask == "layer":
-        return layer(task.rows("tokens"), task.rows("outputs", free_rows=True), **common)
-    if task.ask == "condition":
-        found = Condition(_selection(task))
-        status: Status = "solved" if found.possible else "impossible"
-        return Result("condition", status, found.statement(), reading=read_as(keys=found.selection.keys))
-    if task.ask in ("noise", "number"):
-        raise UserError("this question cannot be answered with 'impossible'; give numbers")
-    k, v = task.rows("keys"), task.rows("values")
-    if task.ask in ("select", "identity"):
-        return select(k, v, task.own.get("index"), **common)
-    if task.ask == "reach":
-        return reach(k, v, task.rows("target"), **common)
-    if task.ask == "edit-key":
-        target = task.rows("target") if "target" in task.own else None
-        norm = None if "norm" not in task.own else float(task.own["norm"])
-        return edit_key(k, v, task.rows("query"), task.own["index"], target, norm=norm, **common)
-    return blend(k, v, *task.blend(), **common)
+    return judge, solve
 
 
-ASKS: dict[str, tuple[Callable[[Task], Judge], set[str]]] = {
-    "select": (_query, {"index"}),
-    "identity": (_identity, set()),
-    "blend": (_query, {"indices", "weights"}),
-    "average": (_query, {"indices"}),
-    "reach": (_query, {"target"}),
-    "project": (_project, {"keep", "forget"}),
-    "edit-key": (_edit_key, {"query", "index", "target", "norm"}),
-    "layer": (_layer, {"tokens", "outputs"}),
-    "noise": (_noise, {"indices", "alpha", "varying", "varies", "heads"}),
-    "number": (_number, {"value", "relative"}),
-    "condition": (_condition, {"index", "weight", "kind"}),
+class Question(NamedTuple):
+    """What a task may ask for, and its settings."""
+
+    prepare: Callable[[Task], Prepared]
+    needed: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+ASKS = {
+    "select": Question(_query, ("index",)),
+    "identity": Question(_identity),
+    "blend": Question(_query, (), ("indices", "weights")),
+    "average": Question(_query, (), ("indices",)),
+    "reach": Question(_query, ("target",)),
+    "project": Question(_project, ("keep", "forget")),
+    "edit-key": Question(_edit_key, ("query", "index"), ("target", "norm")),
+    "layer": Question(_layer, (), ("tokens", "outputs")),
+    "noise": Question(_noise, (), ("indices", "alpha", "varying", "varies", "heads")),
+    "number": Question(_number, ("value",), ("relative",)),
+    "condition": Question(_condition, ("index", "kind"), ("weight",)),
 }
 
 
@@ -487,10 +457,10 @@ def read_names(sheet: TomlTable, path: Path) -> dict[str, Exact]:
 
 def table(content: TomlTable, name: str, path: Path) -> TomlTable:
     """A table inside a TOML file; empty if there is none."""
-    found = content.get(name, {})
-    if not isinstance(found, dict):
+    part = content.get(name, {})
+    if not isinstance(part, dict):
         raise UserError(f"{path.name}: {name} must be a table; write [{name}] and one name = value per line")
-    return found
+    return part
 
 
 def _value(answer: Any) -> str:
@@ -504,20 +474,20 @@ def _value(answer: Any) -> str:
 
 
 def _array(data: Any, names: Mapping[str, Exact]) -> Exact:
-    found = _evaluated(data, names)
-    if isinstance(found, dict):
+    value = _evaluated(data, names)
+    if isinstance(value, dict):
         raise UserError("a name is a table; give numbers, or an expression in quotes")
-    return exact_array(found)
+    return exact_array(value)
 
 
-def _with_free_rows(given: list[Any], names: Mapping[str, Exact]) -> list[list[Any]]:
+def _with_free_rows(source: list[Any], names: Mapping[str, Exact]) -> list[list[Any]]:
     """Rows of outputs, of which some may be free: "free" or nan throughout."""
 
     def is_free(row: Any) -> bool:
         nan = isinstance(row, list) and row and all(isinstance(x, Decimal) and x.is_nan() for x in row)
         return row == "free" or bool(nan)
 
-    rows = [None if is_free(row) else _evaluated(row, names) for row in given]
+    rows = [None if is_free(row) else _evaluated(row, names) for row in source]
     width = max((np.size(row) for row in rows if row is not None), default=1)
     return [[Decimal("nan")] * width if row is None else list(np.atleast_1d(row)) for row in rows]
 

@@ -1,5 +1,5 @@
-"""For which queries does key j get a weight of at least w? The exact condition, linear ones around it, and judging those of
-others.
+"""For which queries does key j get a weight of at least w? The exact condition, linear conditions around it, and verdicts on
+linear conditions that others propose.
 
 With d_i = scale·(k_j - k_i)·q, a_j >= w if and only if the log-sum-exp of the -d_i is at most -ln(w/(1-w)): a convex
 set of queries. For n - 1 other keys, d_i >= ln(w/(1-w)) + ln(n-1) for all i is sufficient, and d_i >= ln(w/(1-w)) for all i
@@ -24,7 +24,7 @@ from attnlab.design import inputs
 from attnlab.design.attention import Problem, Scale
 from attnlab.design.exact import Matrix, Program, Rows, dot, minimise, rational, read_as, solve
 from attnlab.design.inputs import Data, Real
-from attnlab.design.results import at_least, at_most, html_table, number, vector
+from attnlab.design.results import Status, at_least, at_most, html_table, number, rich_facts, vector
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -167,11 +167,11 @@ class Selection:
     def too_weak(self, rows: Matrix, least: Vector) -> tuple[str, Vector | None]:
         """A query that rows·q >= least allows although another key leads; empty if there is none."""
         for i, difference in zip(self.others, self.differences, strict=True):
-            start, found = minimise([Fraction(0)] * len(rows[0]), rows, least).x, minimise(difference, rows, least)
-            if found.ray is not None and start is not None:
-                return f"key {i} may lead", self._longer(start, found.ray, False)
-            if found.x is not None and dot(difference, found.x) < 0:
-                return f"key {i} may lead", found.x
+            start, lowest = minimise([Fraction(0)] * len(rows[0]), rows, least).x, minimise(difference, rows, least)
+            if lowest.ray is not None and start is not None:
+                return f"key {i} may lead", self._longer(start, lowest.ray, False)
+            if lowest.x is not None and dot(difference, lowest.x) < 0:
+                return f"key {i} may lead", lowest.x
         return "", None
 
     def _along(self, start: Vector, ray: Vector, row: Vector, b: Fraction) -> Vector:
@@ -195,14 +195,14 @@ class Selection:
 
         assert self.query is not None
         first = np.array([float(x) for x in self.query])
-        found = descend(
+        minimum = descend(
             lambda q: float(cost @ q) / size,
             first,
             method="SLSQP",
             constraints={"type": "ineq", "fun": slack},
             options={"maxiter": 500, "ftol": 1e-13},
         )
-        best, inner = [rational(x) for x in found.x], self.query
+        best, inner = [rational(x) for x in minimum.x], self.query
         for bits in range(60, 0, -1):  # towards the inside, as little as is needed
             share = Fraction(1, 2**bits)
             query = [x + share * (y - x) for x, y in zip(best, inner, strict=True)]
@@ -246,9 +246,9 @@ class Condition:
     query: Vector | None = None
 
     @property
-    def possible(self) -> bool:
+    def status(self) -> Status:
         """Whether there is such a query."""
-        return self.selection.direction is not None
+        return "impossible" if self.selection.direction is None else "solved"
 
     def statement(self) -> str:
         """The finding in words."""
@@ -269,7 +269,7 @@ class Condition:
     def facts(self) -> list[tuple[str, str]]:
         """The linear conditions, and what they say about the query."""
         s = self.selection
-        if not self.possible or not s.others:
+        if self.status == "impossible" or not s.others:
             return []
         rows = [
             (f"d_{i}", f"{vector(s.factor * np.array([float(x) for x in row]))}·q")
@@ -293,8 +293,8 @@ class Condition:
         s = self.selection
         rows = [[s.factor * float(x) for x in row] for row in s.differences]
         proof = None if s.combination is None else {str(i): str(p) for i, p in s.combination.items()}
-        found: dict[str, Any] = {
-            "status": "solved" if self.possible else "impossible",
+        condition: dict[str, Any] = {
+            "status": self.status,
             "statement": self.statement(),
             "index": s.index,
             "weight": float(s.weight),
@@ -305,20 +305,14 @@ class Condition:
             "reading": read_as(keys=s.keys),
         }
         if self.query is not None:
-            found |= {"holds": s.holds(self.query), "reached": s.weight_of(self.query)}
-        return json.dumps(found, allow_nan=False)
+            condition |= {"holds": s.holds(self.query), "reached": s.weight_of(self.query)}
+        return json.dumps(condition, allow_nan=False)
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        facts.add_column(style="dim", no_wrap=True)
-        facts.add_column()
-        for name, value in self.facts():
-            facts.add_row(name, Text(value))
-        return Group(Text(self.statement()), facts)
+        return Group(Text(self.statement()), rich_facts(self.facts()))
 
     def _repr_html_(self) -> str:
         return f"<div><p>{html.escape(self.statement())}</p>{html_table(self.facts())}</div>"
@@ -330,8 +324,8 @@ def when(
     """For which queries key `index` has at least this weight, and whether `query` is one of them."""
     rows = inputs.matrix(keys, "keys")
     selection = selected(rows, index, weight, scale)
-    given = None if query is None else inputs.vector(query, "query", rows.floats.shape[1], of="key").exact[0]
-    return Condition(selection, given)
+    q = None if query is None else inputs.vector(query, "query", rows.floats.shape[1], of="key").exact[0]
+    return Condition(selection, q)
 
 
 def selected(keys: Rows, index: int, weight: Real, scale: Scale) -> Selection:

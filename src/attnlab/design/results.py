@@ -65,16 +65,17 @@ class Result:
     def __post_init__(self) -> None:
         """Name the reading in the statement and in the certificate."""
         if self.reading is not None:
-            said = f"This reads the {self.reading}."
+            note = f"This reads the {self.reading}."
             matters = self.status == "impossible" or "binary" in self.reading
-            if matters and not self.statement.endswith(said):
-                object.__setattr__(self, "statement", f"{self.statement} {said}")
+            if matters and not self.statement.endswith(note):
+                object.__setattr__(self, "statement", f"{self.statement} {note}")
             if self.certificate is not None:
                 object.__setattr__(self, "certificate", {**self.certificate, "reading": self.reading})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers; a number that is not finite becomes null."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("more", "rows")}
+        names = [field.name for field in fields(self) if field.name not in ("more", "rows")]
+        plain = {name: getattr(self, name) for name in names}
         rows = {"rows": [asdict(row) for row in self.rows]} if self.rows else {}
         return {name: _plain(value) for name, value in {**plain, **self.more, **rows}.items()}
 
@@ -103,9 +104,9 @@ class Result:
         rows: list[tuple[str, str]] = []
         if self.query is not None and self.query.ndim == 1:
             rows += [("query", vector(self.query)), ("norm of the query", number(float(np.linalg.norm(self.query))))]
-        for name, found in (("output", self.output), ("wanted", self.target)):
-            if found is not None and found.ndim == 1:
-                rows.append((name, vector(found)))
+        for name, point in (("output", self.output), ("wanted", self.target)):
+            if point is not None and point.ndim == 1:
+                rows.append((name, vector(point)))
         if self.error is not None:
             double, single = number(self.error["float64"]), number(self.error["float32"])
             rows.append(("measured error", f"{double} in float64, {single} in float32"))
@@ -120,16 +121,10 @@ class Result:
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        facts.add_column(style="dim", no_wrap=True)
-        facts.add_column()
-        for name, value in self.facts():
-            facts.add_row(name, Text(value))
         title = Text.assemble((self.task, "bold"), ": ", (self.status, f"bold {_COLOURS[self.status][0]}"))
-        parts: list[RenderableType] = [title, Text(self.statement), facts]
+        parts: list[RenderableType] = [title, Text(self.statement), rich_facts(self.facts())]
         if rows := self._table():
             parts.append(rich_table(rows))
             if self.weights is not None and len(self.weights) > len(rows) - 1:
@@ -141,6 +136,19 @@ class Result:
         head = f"<b>{html.escape(self.task)}</b>: <b style='color:{_COLOURS[self.status][1]}'>{self.status}</b>"
         tables = html_table(self.facts()) + html_table(self._table())
         return f"<div>{head}<p>{html.escape(self.statement)}</p>{tables}</div>"
+
+
+def rich_facts(facts: Sequence[tuple[str, str]]) -> Table:
+    """Names and values for the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, value in facts:
+        table.add_row(name, Text(value))
+    return table
 
 
 def rich_table(rows: Sequence[Sequence[str]], *, first: Literal["left", "right"] = "right") -> Table:

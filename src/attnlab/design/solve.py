@@ -1,8 +1,11 @@
-"""Queries from wanted outputs: select one value, blend several, reach any point.
+"""Queries for wanted outputs: select one value, blend several, reach any point; and a new key for a fixed query.
 
-All three try, in this order: the query zero; a construction whose bound is proved beforehand (given scores inside the
-subset, a margin outside); a descent from many starts; a proof of impossibility. If all fail, the verdict is undecided.
+The first three try, in this order: the query zero; a construction whose bound is proved beforehand (given scores inside
+the subset, a margin outside); a descent from many starts; a proof of impossibility. If all fail, the verdict is undecided.
 The verdict is about the output; what is known about the weights is reported next to it.
+
+Changing key j moves the output along the open segment from attention without j to v_j, so the distance from the target to
+that segment decides whether there is such a key.
 """
 
 from __future__ import annotations
@@ -13,13 +16,13 @@ from fractions import Fraction
 import numpy as np
 
 from attnlab.design import inputs
-from attnlab.design.attention import UNIT, Problem, Scale, softmax
+from attnlab.design.attention import UNIT, Problem, Scale, log_sum_exp, softmax
 from attnlab.design.exact import Array, Rows
 from attnlab.design.inputs import Data, Real
-from attnlab.design.optimize import descend, least_norm, starts, through_rounding, towards
+from attnlab.design.optimize import descend, least_norm, linear_program, starts, through_rounding, towards
 from attnlab.design.proofs import Cases, Refuter, explain
 from attnlab.design.results import Certificate, Extra, Result, RowVerdict, Status, at_least, at_most, number
-from attnlab.design.verifier import NotAProof, verify
+from attnlab.design.verifier import NotAProof, misses_segment, verify
 
 _SECONDS = 5.0  # time limit of a proof by cases
 _NODES = 150  # boxes per second of that time, at most
@@ -90,11 +93,33 @@ def reach(
         return _answer(problem, "reach the target", None, None, seconds)
     q = inputs.vector(query, "query", k.floats.shape[1], of="key")
     judged = problem.judge(q.exact[0])
-    said = f"The given query comes within {at_most(judged.bound)} of the target."
+    statement = f"The given query comes within {at_most(judged.bound)} of the target."
     if not judged.within:
-        said += " Leave it out to search for a better one."
+        statement += " Leave it out to search for a better one."
     status: Status = "solved" if judged.within else "undecided"
-    return evaluated(problem, "the query given", status, said, q.floats[0], None, judged.bound)
+    return _evaluated(problem, "the query given", status, statement, q.floats[0], None, judged.bound)
+
+
+def edit_key(
+    keys: Data,
+    values: Data,
+    query: Data,
+    index: int,
+    target: Data | None = None,
+    *,
+    norm: float | None = None,
+    tolerance: Real = 0.01,
+    scale: Scale = "none",
+) -> Result:
+    """The key `index`, nearest to the present one, for which the fixed query gives the target; by default value `index`."""
+    k, v = inputs.pair(keys, values)
+    j = inputs.index(index, len(k.floats))
+    q = inputs.vector(query, "query", k.floats.shape[1], of="key")
+    if norm is not None:
+        norm = inputs.positive(norm, "norm")
+    y = v.take([j]) if target is None else inputs.vector(target, "target", v.floats.shape[1], of="value")
+    problem = inputs.problem(k, v, y, inputs.tolerance(tolerance), inputs.scale(scale))
+    return _Edit(problem, q.floats[0], j, norm).answer()
 
 
 def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None, seconds: float) -> Result:
@@ -103,21 +128,21 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
     zero = np.zeros(problem.keys.shape[1])
     bound = _bound(problem, zero)
     if _good(problem, zero, bound):
-        said = (
+        statement = (
             "The query 0 gives every key the same weight, whatever the keys are: the mean of all values is within the "
             "tolerance."
         )
-        return evaluated(problem, task, "solved", said, zero, chosen, bound)
+        return _evaluated(problem, task, "solved", statement, zero, chosen, bound)
     if chosen is None or w is None:
         return _searched(problem, task, None, _near(problem.values, problem.target), seconds)
     for share in (1 - 1e-6, 0.99, 0.7):
-        built = by_margin(problem, chosen, w, share * problem.tolerance)
-        if built is None:
+        construction = by_margin(problem, chosen, w, share * problem.tolerance)
+        if construction is None:
             break
-        query, bound = built
+        query, bound = construction
         if _good(problem, query, bound):
-            said = _margin_words(problem, query, bound, chosen)
-            return evaluated(problem, task, "solved", said, query, chosen, bound)
+            statement = _margin_statement(problem, query, bound, chosen)
+            return _evaluated(problem, task, "solved", statement, query, chosen, bound)
     wanted = np.zeros(len(problem.keys))
     wanted[chosen] = w
     return _searched(problem, task, chosen, wanted, seconds)
@@ -143,27 +168,27 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
                 certificate, best = _by_cases(refuter, best, seconds)
     bound = _bound(problem, best)
     if _good(problem, best, bound):
-        said = f"Found by descent: in exact arithmetic the output is within {at_most(bound)} of the target."
-        return evaluated(problem, task, "solved", said, best, chosen, bound, more=more)
+        statement = f"Found by descent: in exact arithmetic the output is within {at_most(bound)} of the target."
+        return _evaluated(problem, task, "solved", statement, best, chosen, bound, more=more)
     proved = _proved(problem, certificate, problem.exact.tolerance)
     if certificate is not None and proved is not None:
         if chosen is not None and len(chosen) == 1 and certificate.get("radius") is not None:
             beyond = through_rounding(problem, chosen[0])  # the proof excludes long queries: is one of them right?
             if beyond is not None:
                 query, bound = beyond
-                said = (
+                statement = (
                     "The keys in the way differ by rounding only, and this long query separates them: in exact arithmetic "
                     f"the output is within {at_most(bound)} of the target."
                 )
-                return evaluated(problem, task, "solved", said, query, chosen, bound, more=more)
-        said = explain(certificate, problem, proved)
-        return evaluated(problem, task, "impossible", said, best, chosen, None, certificate, proved, more)
+                return _evaluated(problem, task, "solved", statement, query, chosen, bound, more=more)
+        statement = explain(certificate, problem, proved)
+        return _evaluated(problem, task, "impossible", statement, best, chosen, None, certificate, proved, more)
     lower = _proved(problem, refuter.certificate(), 0.0) or 0.0
-    said = (
+    statement = (
         f"The best query found misses by {number(problem.error(best))}; it is proved only that every query misses by at "
         f"least {at_least(lower)}. More time for the proof may decide."
     )
-    return evaluated(problem, task, "undecided", said, best, chosen, lower=lower, more=more)
+    return _evaluated(problem, task, "undecided", statement, best, chosen, lower=lower, more=more)
 
 
 def by_margin(problem: Problem, chosen: list[int], w: Array, aim: float) -> tuple[Array, float] | None:
@@ -179,10 +204,10 @@ def by_margin(problem: Problem, chosen: list[int], w: Array, aim: float) -> tupl
     if far > aim:
         rows = (keys[chosen[low]] - keys[outside]) / problem.unit
         margin = float(np.log(len(outside) * w[low] * (far - aim) / aim))
-    found = least_norm(equal, level, rows, np.full(len(rows), margin))
-    if found is None:
+    scaled = least_norm(equal, level, rows, np.full(len(rows), margin))
+    if scaled is None:
         return None
-    query = found / problem.unit
+    query = scaled / problem.unit
     return query, _margin_bound(problem, query, chosen, w, far)
 
 
@@ -206,7 +231,7 @@ def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, f
     )
 
 
-def _margin_words(problem: Problem, query: Array, bound: float, chosen: list[int]) -> str:
+def _margin_statement(problem: Problem, query: Array, bound: float, chosen: list[int]) -> str:
     scores = problem.factor * (problem.keys @ query)
     outside = np.setdiff1d(np.arange(len(scores)), chosen)
     within = f"so the output is within {at_most(bound)} of the target."
@@ -236,8 +261,8 @@ def _by_cases(refuter: Refuter, best: Array, seconds: float) -> tuple[Certificat
     certificate = cases.run()
     if certificate is None:
         hints = np.array(cases.hints[-40:] + cases.hints[:40]).reshape(-1, refuter.points.shape[1])
-        found = problem.query(descend(problem, hints)) if len(hints) else best
-        return None, min(best, found, key=problem.error)
+        query = problem.query(descend(problem, hints)) if len(hints) else best
+        return None, min(best, query, key=problem.error)
     for _ in range(3):
         middle = float(f"{(low * high) ** 0.5:.3g}")
         more = Cases(refuter, middle, int(_NODES * seconds / 20), seconds / 20).run() if low < middle < high else None
@@ -267,11 +292,11 @@ def _bound(problem: Problem, query: Array) -> float:
 
 def _proved(problem: Problem, certificate: Certificate | None, tolerance: Fraction | float) -> float | None:
     """The bound that the independent verifier accepts, rounded down."""
-    given = problem.exact
     if certificate is None:
         return None
+    exact = problem.exact
     try:
-        bound = verify(certificate, given.keys.exact, given.values.exact, given.target.exact[0], tolerance)
+        bound = verify(certificate, exact.keys.exact, exact.values.exact, exact.target.exact[0], tolerance)
     except NotAProof:
         return None
     return float(np.nextafter(float(bound), 0.0))
@@ -286,11 +311,11 @@ def _near(values: Array, target: Array) -> Array:
     return softmax(moved @ towards(stretched, wanted, steps=30))
 
 
-def evaluated(
+def _evaluated(
     problem: Problem,
     task: str,
     status: Status,
-    said: str,
+    statement: str,
     query: Array,
     chosen: list[int] | None,
     bound: float | None = None,
@@ -309,7 +334,7 @@ def evaluated(
     return Result(
         task=task,
         status=status,
-        statement=said,
+        statement=statement,
         query=query,
         weights=weights,
         output=weights @ problem.values,
@@ -329,13 +354,13 @@ def _together(parts: list[Result], eps: float) -> Result:
     """Many rows as one result: the worst status, the largest error, and the verdict on each row in `rows`."""
     worst: tuple[Status, ...] = ("impossible", "undecided", "solved")
     status = next(s for s in worst if any(p.status == s for p in parts))
-    bad = [p for p in parts if p.status == status]
-    said = f"All {len(parts)} rows: one query each." if status == "solved" else f"{bad[0].task}: {bad[0].statement}"
+    first = next(p for p in parts if p.status == status)
+    every = f"All {len(parts)} rows: one query each."
     errors = [p.error for p in parts if p.error is not None]
     return Result(
         task="select every value",
         status=status,
-        statement=said,
+        statement=every if status == "solved" else f"{first.task}: {first.statement}",
         query=np.array([p.query for p in parts]),
         weights=np.array([p.weights for p in parts]),
         output=np.array([p.output for p in parts]),
@@ -343,8 +368,148 @@ def _together(parts: list[Result], eps: float) -> Result:
         bound=max(p.bound for p in parts if p.bound is not None),
         error={kind: max(e[kind] for e in errors) for kind in ("float32", "float64")},
         tolerance=eps,
-        certificate=bad[0].certificate,
+        certificate=first.certificate,
         lower_bound=max(p.lower_bound for p in parts),
         reading=parts[0].reading,
         rows=tuple(RowVerdict(p.status, p.statement, p.certificate) for p in parts),
     )
+
+
+class _Edit:
+    """One problem with key j as the unknown; a share is a weight a_j that it can get."""
+
+    def __init__(self, problem: Problem, q: Array, j: int, norm: float | None) -> None:
+        self.problem, self.q, self.j, self.norm = problem, q, j, norm
+        others = np.arange(len(problem.keys)) != j
+        scores = problem.factor * (problem.keys @ q)
+        self.present = float(scores[j])
+        self.rest = log_sum_exp(scores[others]) if others.any() else -np.inf
+        self.without = softmax(scores[others]) @ problem.values[others] if others.any() else problem.values[j]
+        self.length = problem.factor * float(np.linalg.norm(q))
+        reach = np.inf if norm is None else norm * self.length
+        self.levels = (-reach, reach) if self.length > 0 else (0.0, 0.0)
+
+    def _share(self, score: float) -> float:
+        return float(1 / (1 + np.exp(np.clip(self.rest - score, -700, 700))))
+
+    def _score(self, share: float) -> float:
+        return self.rest + float(np.log(share) - np.log1p(-share))
+
+    def answer(self) -> Result:
+        """The key for the nearest score that fits, or the direction in which the segment misses the target."""
+        start, line = self.without - self.problem.target, self.problem.values[self.j] - self.without
+        ends = (self._share(self.levels[0]), self._share(self.levels[1])) if np.isfinite(self.rest) else (1.0, 1.0)
+        ends = (max(ends[0], 0.0), min(ends[1], 1.0))
+        one_dimensional = self.norm is not None and len(self.q) == 1
+        for aim in (0.5 * self.problem.tolerance, self.problem.tolerance * (1 - 1e-9)):
+            low, high = _interval(start, line, aim)
+            if one_dimensional:
+                fits = [score for score in self.levels if low <= self._share(score) <= high]
+                solved = self._solved(min(fits, key=lambda score: abs(score - self.present))) if fits else None
+            else:
+                low, high = max(low, ends[0]), min(high, ends[1])
+                open_end = low < 1 or self.norm is not None or not np.isfinite(self.rest) or self.length == 0
+                solved = self._solved(self._nearest(low, high)) if low <= high and high > 0 and open_end else None
+            if solved is not None:
+                return solved
+        return self._missed(start, line, ends)
+
+    def _nearest(self, low: float, high: float) -> float:
+        if self.length == 0 or not np.isfinite(self.rest):
+            return float(np.clip(self.present, *self.levels))
+        bottom = -np.inf if low <= self._share(self.levels[0]) else self._score(low)
+        top = np.inf if high >= 1 else self._score(high)
+        nearest = np.clip(self.present, min(bottom, top), max(bottom, top))
+        return float(np.clip(nearest, *self.levels))
+
+    def _key(self, score: float) -> Array:
+        """The nearest key with this score, and with the wanted norm if there is one."""
+        present, q = self.problem.keys[self.j], self.q
+        along, across = np.zeros_like(q), present
+        if self.length > 0:
+            along = q * (score / (self.length * float(np.linalg.norm(q))))
+            across = present - q * float(present @ q) / float(q @ q)
+        if self.norm is None:
+            return along + across
+        if len(q) == 1:
+            return along  # there is no direction across, and rounding must not be scaled up to the norm
+        left = np.sqrt(max(self.norm**2 - float(along @ along), 0.0))
+        size = float(np.linalg.norm(across))
+        if size < 1e-12:
+            across, size = np.linalg.svd(np.vstack([q, np.zeros_like(q)]))[2][-1], 1.0
+        return along + across * (left / size)
+
+    def _result(
+        self, status: Status, statement: str, key: Array, certificate: Certificate | None = None, lower: float = 0.0
+    ) -> Result:
+        keys = self.problem.keys.copy()
+        keys[self.j] = key
+        after = Problem(keys, self.problem.values, self.problem.target, self.problem.tolerance, self.problem.scale)
+        norm, moved = (float(np.linalg.norm(x)) for x in (key, key - self.problem.keys[self.j]))
+        more: dict[str, Extra] = {"key": key, "key_norm": norm, "moved_by": moved}
+        task, reading = f"edit key {self.j}", self.problem.reading
+        return _evaluated(after, task, status, statement, self.q, None, None, certificate, lower, more, reading)
+
+    def _solved(self, score: float) -> Result | None:
+        """The key for this score, if it has the wanted norm and its error is proved to be within the tolerance."""
+        key = self._key(score)
+        if self.norm is not None and abs(float(np.linalg.norm(key)) - self.norm) > 1e-9 * self.norm:
+            return None
+        weight = self._share(score) if np.isfinite(self.rest) else 1.0
+        effect = f"gives value {self.j} the weight {number(weight)}, and the output is the target."
+        result = self._result("solved", f"With this key the query {effect}", key)
+        return result if result.bound is not None and result.bound <= self.problem.tolerance else None
+
+    def _missed(self, start: Array, line: Array, ends: tuple[float, float]) -> Result:
+        """The distance in the maximum norm from the target to the segment; its multipliers are a separating direction."""
+        m, present = len(line), self.problem.keys[self.j]
+        rows = np.column_stack([np.append(line, -line), -np.ones(2 * m)])
+        nearest = linear_program(
+            np.array([0.0, 1.0]), A_ub=rows, b_ub=np.append(-start, start), bounds=[ends, (0, None)]
+        )
+        if nearest is None:
+            return self._undecided(
+                "with one dimension and a fixed norm only two keys are left, and neither fits", present
+            )
+        best = present
+        if np.isfinite(self.rest):
+            best = self._key(float(np.clip(self._score(min(max(nearest.x[0], 1e-12), 1 - 1e-12)), *self.levels)))
+        direction = nearest.multipliers[m:] - nearest.multipliers[:m]
+        certificate: Certificate = {"type": "separating", "direction": direction.tolist(), "norm": self.norm}
+        bound = self._proved(certificate)
+        if bound <= self.problem.tolerance:
+            return self._undecided(f"the segment is only {number(max(bound, 0.0))} away", best)
+        limit = ""
+        if self.norm is not None:
+            shares = f"{number(ends[0])} and {number(ends[1])}"
+            limit = f", and with norm {number(self.norm)} its weight stays between {shares}"
+        statement = (
+            f"Whatever key {self.j} is, the output lies on the segment from attention without it to value {self.j}{limit}; "
+            f"that segment misses the target by at least {at_least(bound)}."
+        )
+        return self._result("impossible", statement, best, certificate, bound)
+
+    def _undecided(self, why: str, key: Array) -> Result:
+        return self._result("undecided", f"No key was found and no proof that there is none: {why}.", key)
+
+    def _proved(self, certificate: Certificate) -> float:
+        """The bound that the independent verifier accepts, or 0."""
+        p = self.problem
+        rows = (p.keys.tolist(), p.values.tolist(), self.q.tolist(), self.j, p.target.tolist())
+        try:
+            return misses_segment(certificate, *rows, p.factor, self.norm)
+        except NotAProof:
+            return 0.0
+
+
+def _interval(start: Array, line: Array, aim: float) -> tuple[float, float]:
+    """The interval of t in [0, 1] with |start + t·line| <= aim in every coordinate; (1, 0) if it is empty."""
+    low, high = 0.0, 1.0
+    for s, slope in zip(start, line, strict=True):
+        if abs(slope) < 1e-300:
+            if abs(s) > aim:
+                return 1.0, 0.0
+            continue
+        ends = sorted(((-aim - s) / slope, (aim - s) / slope))
+        low, high = max(low, ends[0]), min(high, ends[1])
+    return low, high
