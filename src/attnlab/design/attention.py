@@ -60,8 +60,8 @@ def _error_of_weights(
     return off, spread / 10 ** (precision - 9) if any(score != top for score in scores) else Fraction(0)
 
 
-class Given(NamedTuple):
-    """The exact numbers behind the floats of a problem."""
+class ExactNumbers(NamedTuple):
+    """The numbers behind the floats of a problem, as they were written."""
 
     keys: Rows
     values: Rows
@@ -81,8 +81,7 @@ class _Judged(NamedTuple):
 class Problem:
     """Keys, values and the output that one query should give, within a tolerance in the maximum norm.
 
-    The search uses the arrays; verdicts are about the exact numbers in `given`, by default the binary values of the
-    arrays.
+    The search uses the arrays; verdicts are about the numbers as `written`, by default the binary values of the arrays.
     """
 
     keys: Array
@@ -90,7 +89,7 @@ class Problem:
     target: Array
     tolerance: float
     scale: Scale = "none"
-    given: Given | None = None
+    written: ExactNumbers | None = None
     unit: float = field(init=False)
     points: Array = field(init=False)
     basis: Array = field(init=False)
@@ -115,11 +114,13 @@ class Problem:
         return factor(self.scale, self.keys.shape[1])
 
     @cached_property
-    def exact(self) -> Given:
+    def exact(self) -> ExactNumbers:
         """The numbers that the verdict is about."""
-        if self.given is not None:
-            return self.given
-        return Given(binary(self.keys), binary(self.values), binary(self.target[None, :]), Fraction(self.tolerance))
+        if self.written is not None:
+            return self.written
+        return ExactNumbers(
+            binary(self.keys), binary(self.values), binary(self.target[None, :]), Fraction(self.tolerance)
+        )
 
     @property
     def reading(self) -> str:
@@ -147,7 +148,7 @@ class Problem:
         """
         readings = ([Fraction(x) for x in query.tolist()], [rational(x) for x in query])
         judged = [self.judge(reading) for reading in readings]
-        return max(one.bound for one in judged) if all(one.within for one in judged) else None
+        return max(verdict.bound for verdict in judged) if all(verdict.within for verdict in judged) else None
 
     def query(self, z: Array) -> Array:
         """The query that gives the keys the scores that z gives `points`."""

@@ -57,26 +57,26 @@ def rational_rows(exact: Matrix, reading: Reading) -> Rows:
     return Rows(np.array([[float(x) for x in row] for row in exact]), reading, lambda: exact)
 
 
-def read_as(**given: Rows) -> str:
+def read_as(**matrices: Rows) -> str:
     """How the numbers were read, in words: the first name, and the names whose reading differs from it."""
-    first = next(iter(given.values())).reading
-    shown = [name for place, (name, rows) in enumerate(given.items()) if not place or rows.reading != first]
-    return ", ".join(f"{name} {_READINGS[given[name].reading]}" for name in shown)
+    first = next(iter(matrices.values())).reading
+    shown = [name for place, (name, rows) in enumerate(matrices.items()) if not place or rows.reading != first]
+    return ", ".join(f"{name} {_READINGS[matrices[name].reading]}" for name in shown)
 
 
 def decimal(text: str) -> Decimal:
     """A number as written; a ValueError where it is not a number, or too long for exact arithmetic."""
     try:
-        found = Decimal(text)
+        number = Decimal(text)
     except ArithmeticError:
         raise ValueError("is not a number") from None
-    if found.is_snan():
+    if number.is_snan():
         raise ValueError("is not a number")
-    if not found.is_finite():
-        return found
-    if len(text) > _DIGITS or (found and abs(found.adjusted()) > _DIGITS):
+    if not number.is_finite():
+        return number
+    if len(text) > _DIGITS or (number and abs(number.adjusted()) > _DIGITS):
         raise ValueError(f"is too long; write at most {_DIGITS} digits and powers of ten")
-    return found if found else Decimal(0)
+    return number if number else Decimal(0)
 
 
 def rational(number: float) -> Fraction:
@@ -132,9 +132,9 @@ def null_vector(columns: Sequence[Sequence[Fraction]], guess: Array) -> list[Fra
     """A nonzero x with sum x_c · column_c = 0, near the guess where possible; None if only x = 0 does."""
     right = [Fraction(0)] * len(columns[0])
     for start in (guess, np.ones(len(columns))):
-        found = solve(columns, right, start)
-        if found is not None and any(found):
-            return found
+        x = solve(columns, right, start)
+        if x is not None and any(x):
+            return x
     return None
 
 

@@ -57,8 +57,8 @@ def evaluate(text: str, names: Mapping[str, Exact]) -> Exact:
 
 def exact_array(data: Any) -> Exact:
     """An array of Fractions, of any shape."""
-    found = np.asarray(data)
-    return found if found.dtype.kind == "O" else np.array(np.frompyfunc(Fraction, 1, 1)(found), dtype=object)
+    array = np.asarray(data)
+    return array if array.dtype.kind == "O" else np.array(np.frompyfunc(Fraction, 1, 1)(array), dtype=object)
 
 
 class _Evaluation:
@@ -111,10 +111,10 @@ class _Evaluation:
         if self.left < 0:
             raise UserError(f"an expression needs {entries} intermediate numbers; stay below {_MOST} in total")
 
-    def _allowed(self, found: Exact) -> Exact:
-        if any(max(x.numerator.bit_length(), x.denominator.bit_length()) > _BITS for x in found.flat):
+    def _allowed(self, value: Exact) -> Exact:
+        if any(max(x.numerator.bit_length(), x.denominator.bit_length()) > _BITS for x in value.flat):
             raise UserError(f"an expression has a number of more than {_BITS} bits; use shorter numbers")
-        return found
+        return value
 
     def _named(self, name: str) -> Exact:
         if name in self.names:

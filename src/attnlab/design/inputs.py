@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.design.attention import Given, Problem, Scale
+from attnlab.design.attention import ExactNumbers, Problem, Scale
 from attnlab.design.exact import Reading, Rows, binary, decimal, dot, rationals
 from attnlab.errors import DataError, UserError, cut
 
@@ -49,8 +49,8 @@ def read_text(path: Path, where: str, fix: str) -> str:
     """A UTF-8 text file of a reasonable size."""
     try:
         with path.open("rb") as file:
-            found = file.read(_LONGEST_FILE + 1)
-        text = found[:_LONGEST_FILE].decode("utf-8-sig")
+            content = file.read(_LONGEST_FILE + 1)
+        text = content[:_LONGEST_FILE].decode("utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{where}there is no file {shown(path)}; give {fix}") from None
     except UnicodeDecodeError:
@@ -58,7 +58,7 @@ def read_text(path: Path, where: str, fix: str) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or _first_line(error)
         raise DataError(f"{where}{shown(path)} cannot be read ({why}); give {fix}") from None
-    if len(found) > _LONGEST_FILE:
+    if len(content) > _LONGEST_FILE:
         raise DataError(f"{where}{shown(path)} is larger than {_LONGEST_FILE // 10**6} MB; give {fix}")
     return text
 
@@ -66,19 +66,19 @@ def read_text(path: Path, where: str, fix: str) -> str:
 def _npy(path: Path, what: str) -> Any:
     """An array file: memory-mapped, so that its header cannot claim more than the file holds, and never unpickled."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{what}: there is no file {shown(path)}; give a CSV, NPY or JSON file") from None
     except Exception as error:  # numpy evaluates the header, and a forged one may raise anything
         raise DataError(
             f"{what}: {shown(path)} cannot be read ({_first_line(error)}); save it as CSV with one vector per row"
         ) from None
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iuf" or found.size > _MOST:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf" or array.size > _MOST:
         raise DataError(
             f"{what}: {shown(path)} must be one array of at most {_MOST:,} real numbers; save it as CSV instead"
         )
     with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, which is refused later
-        return np.array(found, dtype=np.float64)
+        return np.array(array, dtype=np.float64)
 
 
 def _first_line(error: Exception) -> str:
@@ -129,20 +129,20 @@ def shown(text: object, most: int = 60) -> str:
 def matrix(data: Data, what: str, *, free_rows: bool = False) -> Rows:
     """A finite matrix with at least one row; a single vector becomes one row. With `free_rows` a row may be all NaN.
 
-    Floats and numpy arrays mean their binary values; text, Decimal and Fraction mean the numbers as written. Rows have
-    been checked when they were read.
+    Floats and numpy arrays mean their binary values; text, Decimal and Fraction mean the numbers as written. Rows were
+    checked when they were read.
     """
     if isinstance(data, Rows):
         return data
     rows = _rows(data, what)
-    found = rows.floats
-    bad = ~np.isfinite(found)
+    floats = rows.floats
+    bad = ~np.isfinite(floats)
     if free_rows:
-        bad &= ~np.isnan(found).all(axis=1, keepdims=True)
+        bad &= ~np.isnan(floats).all(axis=1, keepdims=True)
     if bad.any():
         r, c = (int(x) for x in np.argwhere(bad)[0])
-        raise DataError(f"{what}: row {r}, column {c} is {found[r, c]}; replace it by a finite number")
-    sizes = np.abs(found).max(axis=1)  # of rows: a tiny number next to larger ones is harmless
+        raise DataError(f"{what}: row {r}, column {c} is {floats[r, c]}; replace it by a finite number")
+    sizes = np.abs(floats).max(axis=1)  # of rows: a tiny number next to larger ones is harmless
     odd = sizes[(sizes > LARGEST) | ((sizes > 0) & (sizes < 1 / LARGEST))]
     if len(odd):
         raise DataError(
@@ -154,32 +154,30 @@ def matrix(data: Data, what: str, *, free_rows: bool = False) -> Rows:
 
 
 def _rows(data: ArrayLike, what: str) -> Rows:
-    given: Any = data
-    if isinstance(given, list | tuple) and given and all(isinstance(r, list | tuple) for r in given):
-        widths = [len(r) for r in given]
-        if len(set(widths)) > 1:
-            odd = next(i for i, w in enumerate(widths) if w != widths[0])
-            raise DataError(
-                f"{what}: row 0 has length {widths[0]} and row {odd} has length {widths[odd]}; make them equal"
-            )
+    if isinstance(data, list | tuple) and all(isinstance(row, list | tuple) for row in data):
+        widths = [len(row) for row in data if isinstance(row, list | tuple)]
+        odd = next((i for i, width in enumerate(widths) if width != widths[0]), None)
+        if odd is not None:
+            lengths = f"row 0 has length {widths[0]} and row {odd} has length {widths[odd]}"
+            raise DataError(f"{what}: {lengths}; make them equal")
     try:
-        found = np.asarray(given)
-        if found.dtype.kind in "OU":
-            found = np.vectorize(_number, otypes=[object])(np.array(given, dtype=object))
-        floats = np.array(found, dtype=np.float64) if found.dtype.kind != "c" else np.zeros(0)
+        numbers = np.asarray(data)
+        if numbers.dtype.kind in "OU":
+            numbers = np.vectorize(_number, otypes=[object])(np.array(data, dtype=object))
+        floats = np.array(numbers, dtype=np.float64) if numbers.dtype.kind != "c" else np.zeros(0)
     except (ValueError, TypeError, ArithmeticError, RecursionError):
         raise DataError(f"{what} must be numbers, one vector per row; write [[1, 0], [0, 1]]") from None
-    if found.dtype.kind == "c":
+    if numbers.dtype.kind == "c":
         raise DataError(f"{what} has complex numbers; give real ones")
     if floats.ndim == 1 and floats.size:
-        floats, found = floats[None, :], found[None, :]
+        floats, numbers = floats[None, :], numbers[None, :]
     if floats.ndim != 2 or not floats.size:
         shape = f"must be a matrix, not {floats.ndim}-dimensional; give one vector per row"
         raise DataError(f"{what} {shape if floats.size else 'has no rows; give at least one vector'}")
-    if found.dtype.kind != "O":
+    if numbers.dtype.kind != "O":
         return binary(floats)
-    reading: Reading = "binary" if any(isinstance(x, float | np.floating) for x in found.flat) else "decimal"
-    return Rows(floats, reading, lambda: rationals(found.tolist()))
+    reading: Reading = "binary" if any(isinstance(x, float | np.floating) for x in numbers.flat) else "decimal"
+    return Rows(floats, reading, lambda: rationals(numbers.tolist()))
 
 
 def _number(x: Any) -> Any:
@@ -201,21 +199,21 @@ def pair(keys: Data, values: Data) -> tuple[Rows, Rows]:
 
 def vector(data: Data, what: str, width: int | None = None, of: str = "") -> Rows:
     """One vector, given as a row or as a column, as one row."""
-    found = matrix(data, what)
-    n, d = found.floats.shape
+    rows = matrix(data, what)
+    n, d = rows.floats.shape
     if min(n, d) != 1:
         raise DataError(f"{what} must be one vector, not {n} x {d} numbers; give one row")
     if width is not None and n * d != width:
         raise UserError(f"the {what} has {n * d} numbers and a {of} has {width}; give {width}")
     if n == 1:
-        return found
-    return Rows(found.floats.reshape(1, -1), found.reading, lambda: [[x for (x,) in found.exact]])
+        return rows
+    return Rows(rows.floats.reshape(1, -1), rows.reading, lambda: [[x for (x,) in rows.exact]])
 
 
 def problem(keys: Rows, values: Rows, target: Rows, tolerance: Fraction, scale: Scale) -> Problem:
     """The problem with its exact numbers."""
-    given = Given(keys, values, target, tolerance)
-    return Problem(keys.floats, values.floats, target.floats[0], float(tolerance), scale, given)
+    exact = ExactNumbers(keys, values, target, tolerance)
+    return Problem(keys.floats, values.floats, target.floats[0], float(tolerance), scale, exact)
 
 
 def whole(text: str) -> int:
@@ -241,18 +239,17 @@ def indices(chosen: Sequence[int] | None, n: int) -> list[int]:
         return list(range(n))
     if not len(chosen):
         raise UserError("no indices are given; name at least one key, such as 0,1")
-    found = [index(j, n) for j in chosen]
-    if len(set(found)) < len(found):
-        twice = next(j for j in found if found.count(j) > 1)
-        raise UserError(f"index {twice} is given twice; name every key once, with its total weight")
-    return found
+    rows = [index(j, n) for j in chosen]
+    if twice := [j for j in rows if rows.count(j) > 1]:
+        raise UserError(f"index {twice[0]} is given twice; name every key once, with its total weight")
+    return rows
 
 
-def weights(given: Data | None, n: int) -> Rows:
+def weights(data: Data | None, n: int) -> Rows:
     """Positive weights that sum to 1; by default equal."""
-    if given is None:
+    if data is None:
         return Rows(np.full((1, n), 1.0 / n), "decimal", lambda: [[Fraction(1, n)] * n])
-    w = vector(given, "weights")
+    w = vector(data, "weights")
     if w.floats.size != n:
         raise UserError(f"there are {w.floats.size} weights for {n} indices; give one weight for every index")
     if w.floats.min() <= 0:
@@ -281,28 +278,26 @@ def mixture(w: Rows, values: Rows) -> Rows:
 
 def tolerance(eps: Real) -> Fraction:
     """The maximum error of the output."""
-    if not 1 / LARGEST <= float(eps) <= LARGEST:
-        raise UserError(f"tolerance {float(eps):g} must be a positive number from 1e-100 to 1e100, such as 0.01")
+    positive(float(eps), "tolerance", 0.01)
     return Fraction(eps)
 
 
-def positive(value: float, name: str) -> float:
+def positive(value: float, name: str, example: float = 1) -> float:
     """A positive setting of a reasonable size."""
     if not 1 / LARGEST <= value <= LARGEST:
-        raise UserError(f"{name} {value:g} must be a positive number from 1e-100 to 1e100, such as 1")
+        raise UserError(f"{name} {value:g} must be a positive number from 1e-100 to 1e100, such as {example:g}")
     return float(value)
 
 
-def seconds(given: float) -> float:
+def seconds(limit: float) -> float:
     """A time limit."""
-    if not (np.isfinite(given) and given >= 0):
-        raise UserError(f"seconds {given:g} must be a non-negative number, such as 5")
-    return float(given)
+    if not (np.isfinite(limit) and limit >= 0):
+        raise UserError(f"seconds {limit:g} must be a non-negative number, such as 5")
+    return float(limit)
 
 
 def scale(name: str) -> Scale:
     """`none` or `sqrt`."""
-    known: dict[str, Scale] = {"none": "none", "sqrt": "sqrt"}
-    if name not in known:
+    if name != "none" and name != "sqrt":
         raise UserError(f"scale '{name}' is unknown; choose none or sqrt (scores over the square root of the width)")
-    return known[name]
+    return name

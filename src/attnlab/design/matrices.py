@@ -49,13 +49,13 @@ class _Layer:
         return float(self.eps)
 
     def answer(
-        self, status: Status, said: str, certificate: Certificate | None = None, lower_bound: float = 0.0
+        self, status: Status, statement: str, certificate: Certificate | None = None, lower_bound: float = 0.0
     ) -> Result:
         """A result without matrices."""
         return Result(
             task="layer",
             status=status,
-            statement=said,
+            statement=statement,
             tolerance=self.tolerance,
             certificate=certificate,
             lower_bound=lower_bound,
@@ -79,9 +79,8 @@ def layer(
     scale: Scale = "none",
 ) -> Result:
     """W_Q, W_K, W_V for which self-attention over the tokens gives the outputs; a row of NaN is free."""
-    given = inputs.matrix(tokens, "tokens")
-    every = inputs.matrix(outputs, "outputs", free_rows=True)
-    x, y = given.floats, every.floats
+    token_rows, output_rows = inputs.matrix(tokens, "tokens"), inputs.matrix(outputs, "outputs", free_rows=True)
+    x, y = token_rows.floats, output_rows.floats
     if len(x) != len(y):
         raise UserError(
             f"there are {len(x)} tokens and {len(y)} rows of outputs; give one row per token, of nan where any output "
@@ -92,16 +91,16 @@ def layer(
         raise UserError("every output is free; give at least one row of numbers")
     if width is not None and width < 1:
         raise UserError(f"width {width} must be at least 1")
-    task = _Layer(x, rows, y[rows], inputs.scale(scale), given, every, inputs.tolerance(tolerance))
+    task = _Layer(x, rows, y[rows], inputs.scale(scale), token_rows, output_rows, inputs.tolerance(tolerance))
     if (equal := _equal_rows(task)) is not None:
         return equal
     if weights is not None:
-        return _solve(task, _given(weights, task), "the weights given", width)
+        return _solve(task, _wanted_weights(weights, task), "the weights given", width)
     best = None
     for chosen in _assignments(task):
         pairs = ", ".join(f"{i} to {t}" for i, t in zip(rows, chosen, strict=True))
-        said = f"one token each, chosen for the smallest W_V (row {pairs})"
-        result = _solve(task, binary(np.eye(len(x))[chosen]), said, width)
+        choice = f"one token each, chosen for the smallest W_V (row {pairs})"
+        result = _solve(task, binary(np.eye(len(x))[chosen]), choice, width)
         if result.status == "solved":
             return result
         best = best or result
@@ -120,15 +119,15 @@ def _equal_rows(task: _Layer) -> Result | None:
                 continue
             certificate: Certificate = {"type": "equal_rows", "rows": [j, i], "difference": apart}
             if splits_equal_rows(certificate, task.tokens.exact, task.outputs.exact, task.eps):
-                said = (
+                statement = (
                     f"Tokens {j} and {i} are equal, so every layer without a mask gives them the same output; the "
                     f"wanted ones differ by {number(apart)}."
                 )
-                return task.answer("impossible", said, certificate, apart / 2)
+                return task.answer("impossible", statement, certificate, apart / 2)
     return None
 
 
-def _given(weights: Data, task: _Layer) -> Rows:
+def _wanted_weights(weights: Data, task: _Layer) -> Rows:
     w = inputs.matrix(weights, "weights")
     n = len(task.x)
     if w.floats.shape == (n, n):
@@ -164,7 +163,8 @@ def _assignments(task: _Layer) -> list[list[int]]:
     return [chosen for *_, chosen in sorted(scored)[:16]]
 
 
-def _solve(task: _Layer, shares: Rows, said: str, width: int | None) -> Result:
+def _solve(task: _Layer, shares: Rows, choice: str, width: int | None) -> Result:
+    """The matrices for these weights, or a proof that no W_V fits them; `choice` says where the weights are from."""
     w = shares.floats
     mixed = w @ task.x
     w_v = least_squares(mixed, task.y).T
@@ -181,16 +181,19 @@ def _solve(task: _Layer, shares: Rows, said: str, width: int | None) -> Result:
         if form is not None:
             rank = np.linalg.matrix_rank(form, tol=1e-9)
             why = f"no factors of width {width} were found; the scores have rank {rank}"
-        return task.answer("undecided", f"For {said}: {why}.")
+        return task.answer("undecided", f"For {choice}: {why}.")
     narrow = len(pair[0])
     for fewer in range(1, min(3, narrow)):
         smaller = _placed(task, w, values, fewer)
-        if smaller is None:
-            continue
-        if max(problem.guaranteed(query) for problem, query in task.problems(w_v, *smaller)) <= task.tolerance:
+        if smaller is not None and _bound(task.problems(w_v, *smaller)) <= task.tolerance:
             narrow = fewer
             break
-    return _checked(task, w, w_v, *pair, said, narrow)
+    return _checked(task, w, w_v, *pair, choice, narrow)
+
+
+def _bound(problems: list[tuple[Problem, Array]]) -> float:
+    """The guaranteed error of all rows."""
+    return max(problem.guaranteed(query) for problem, query in problems)
 
 
 def _outside(task: _Layer, w: Rows, mixed: Array, left: float) -> Result:
@@ -208,21 +211,21 @@ def _outside(task: _Layer, w: Rows, mixed: Array, left: float) -> Result:
         exact, off = near_null_vector(product_rows, u)
         if off:
             continue
-        found: Certificate = {"type": "range", "vector": [str(v) for v in exact]}
+        candidate: Certificate = {"type": "range", "vector": [str(v) for v in exact]}
         try:
-            here = float(outside_range(found, product_rows, wanted))
+            proved = float(outside_range(candidate, product_rows, wanted))
         except NotAProof:
             continue
-        if here > max(bound, task.tolerance):
-            certificate, bound = found, here
+        if proved > max(bound, task.tolerance):
+            certificate, bound = candidate, proved
     if certificate is None:
-        said = f"With these weights the best W_V found misses by {number(left)}; there is no proof that none is better."
-        return task.answer("undecided", said)
-    said = (
+        best = f"With these weights the best W_V found misses by {number(left)}"
+        return task.answer("undecided", f"{best}; there is no proof that none is better.")
+    statement = (
         f"With exactly these weights every W_V misses some output by at least {at_least(bound)}: a combination of rows is "
         "zero after attention, but not in the outputs."
     )
-    return task.answer("impossible", said, certificate, bound)
+    return task.answer("impossible", statement, certificate, bound)
 
 
 def _bilinear(task: _Layer, w: Array, values: Array) -> Array | None:
@@ -278,32 +281,26 @@ def _placed(task: _Layer, w: Array, values: Array, width: int) -> tuple[Array, A
         places[:, 0], places[:, 1] = np.cos(angle), np.sin(angle)
     queries = []
     for row, y in zip(w, task.y, strict=True):
-        built = by_margin(
-            Problem(places, values, y, task.tolerance, task.scale),
-            [int(row.argmax())],
-            np.ones(1),
-            0.45 * task.tolerance,
-        )
-        if built is None:
+        problem = Problem(places, values, y, task.tolerance, task.scale)
+        construction = by_margin(problem, [int(row.argmax())], np.ones(1), 0.45 * task.tolerance)
+        if construction is None:
             return None
-        queries.append(built[0])
+        queries.append(construction[0])
     return least_squares(task.x[task.rows], np.array(queries)).T, least_squares(task.x, places).T
 
 
-def _checked(task: _Layer, w: Array, w_v: Array, w_q: Array, w_k: Array, said: str, narrow: int) -> Result:
+def _checked(task: _Layer, w: Array, w_v: Array, w_q: Array, w_k: Array, choice: str, narrow: int) -> Result:
     """The result, with everything recomputed from the matrices; the bound holds for them as they are."""
     w_v, w_q, w_k = (np.where(np.abs(m) < 1e-14 * np.abs(m).max(), 0.0, m) for m in (w_v, w_q, w_k))
     pairs = task.problems(w_v, w_q, w_k)
-    bound = max(problem.guaranteed(query) for problem, query in pairs)
+    bound = _bound(pairs)
     errors = [problem.measured(query) for problem, query in pairs]
     weights = np.array([problem.weights(query) for problem, query in pairs])
     also = f"; width {narrow} is enough (--width {narrow})" if narrow < len(w_q) else ""
-    said = (
-        f"Attention weights: {said}. Every wanted row is within {at_most(bound)} with a head of width {len(w_q)}{also}."
-    )
+    within = f"Every wanted row is within {at_most(bound)} with a head of width {len(w_q)}{also}."
     more: Mapping[str, Extra] = {"W_Q": w_q, "W_K": w_k, "W_V": w_v, "width": len(w_q), "sufficient_width": narrow}
     return replace(
-        task.answer("solved" if bound <= task.tolerance else "undecided", said),
+        task.answer("solved" if bound <= task.tolerance else "undecided", f"Attention weights: {choice}. {within}"),
         query=np.array([query for _, query in pairs]),
         weights=weights,
         output=weights @ pairs[0][0].values,
@@ -319,23 +316,22 @@ def project(keep: Data, forget: Data, *, tolerance: Real = 1e-6) -> Result:
 
     The tolerance applies to the given rows; rows shorter than 1 count as of length 1.
     """
-    given = inputs.matrix(keep, "keep"), inputs.matrix(forget, "forget")
-    a, b = (rows.floats for rows in given)
+    bases = {"keep": inputs.matrix(keep, "keep"), "forget": inputs.matrix(forget, "forget")}
+    a, b = (rows.floats for rows in bases.values())
     eps = float(inputs.tolerance(tolerance))
     if a.shape[1] != b.shape[1]:
         raise UserError(
             f"vectors to keep have {a.shape[1]} numbers and those to forget {b.shape[1]}; give both the same width"
         )
-    for name, rows in (("keep", a), ("forget", b)):
-        _check_independent(rows, name)
+    for name, rows in bases.items():
+        _check_independent(rows.floats, name)
     both = np.vstack([a, b])
     unit = both / np.linalg.norm(both, axis=1, keepdims=True)
     crowded = len(both) > both.shape[1]
-    found = None
+    result = None
     if crowded or (np.linalg.svd(unit, compute_uv=False)[-1] < _MEETING and both.size <= _LARGEST):
-        found = _common(*given, unit[: both.shape[1] + 1])
-    found = found or _oblique(a, b, unit, eps)
-    return replace(found, tolerance=eps, reading=read_as(keep=given[0], forget=given[1]))
+        result = _common(**bases, unit=unit[: both.shape[1] + 1])
+    return replace(result or _oblique(a, b, unit, eps), tolerance=eps, reading=read_as(**bases))
 
 
 def _check_independent(rows: Array, name: str) -> None:
@@ -364,19 +360,19 @@ def _oblique(a: Array, b: Array, unit: Array, eps: float) -> Result:
     bound = error + (both.shape[1] + 4) * UNIT * size
     norm, angle = float(np.linalg.norm(matrix, 2)), _smallest_angle(unit[: len(a)], unit[len(a) :])
     if bound <= eps:
-        said = (
+        statement = (
             f"M(v_a + v_b) = v_a by {kind}. |M| = {number(norm)} = 1/sin of the smallest angle between the subspaces, "
             f"{number(angle)} degrees."
         )
     else:
-        said = (
+        statement = (
             f"The subspaces nearly intersect ({number(angle)} degrees): the best matrix that floats can hold is off by up "
             f"to {number(bound)}, and no vector that lies in both was found."
         )
     return Result(
         task=_TASK,
         status="solved" if bound <= eps else "undecided",
-        statement=said,
+        statement=statement,
         bound=bound,
         error={"float32": float(single), "float64": error},
         more={"matrix": matrix, "norm": norm, "smallest_angle": angle, "condition": float(np.linalg.cond(unit))},
@@ -403,11 +399,11 @@ def _common(keep: Rows, forget: Rows, unit: Array) -> Result | None:
     null *= np.append(np.ones(len(a)), -np.ones(len(unit) - len(a))) / np.abs(null).max()
     guess = np.where(np.abs(null) > 1e-9, null, 0.0)
     exact = [*keep.exact, *([-x for x in row] for row in forget.exact)]
-    found = null_vector(exact[: len(unit)], guess)
-    if found is None:
+    coefficients = null_vector(exact[: len(unit)], guess)
+    if coefficients is None:
         return None
-    scale = max(map(abs, found))
-    shares = [x / scale for x in found] + [Fraction(0)] * (len(a) + len(b) - len(found))
+    largest = max(map(abs, coefficients))
+    shares = [x / largest for x in coefficients] + [Fraction(0)] * (len(a) + len(b) - len(coefficients))
     certificate: Certificate = {
         "type": "common_vector",
         "keep": [str(x) for x in shares[: len(a)]],
@@ -419,11 +415,11 @@ def _common(keep: Rows, forget: Rows, unit: Array) -> Result | None:
     common = floats[: len(a)] @ a
     parts = np.abs(floats) * np.maximum(np.linalg.norm(np.vstack([a, b]), axis=1), 1.0)
     shown = ", ".join(number(x) for x in common[:8]) + (", ..." if len(common) > 8 else "")
+    why = f"The vector ({shown}) lies in both subspaces: M would have to both keep and forget it."
     return Result(
         task=_TASK,
         status="impossible",
-        statement=f"The vector ({shown}) lies in both subspaces: M would have to both keep and forget it. "
-        "No matrix extracts v_a.",
+        statement=f"{why} No matrix extracts v_a.",
         certificate=certificate,
         lower_bound=float(np.abs(common).max() / parts.sum()) * (1 - 1e-9),
         more={"common_vector": common},

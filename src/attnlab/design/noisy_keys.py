@@ -77,20 +77,10 @@ class _Moments:
 
 
 @dataclass(frozen=True)
-class _Law:
-    """The closed form: moments, the standard errors of their integration, and the typical size of what the approximation
-    changes.
-    """
-
-    moments: _Moments
-    standard_error: _Moments
-    approximation: _Moments
-    histogram: Array
-
-
-@dataclass(frozen=True)
 class _Design:
-    """One choice of queries under noise: simulated, with standard errors, and in closed form."""
+    """One choice of queries under noise: simulated, with standard errors; and in closed form, with the standard errors of its
+    integration and the typical size of what the approximation changes. `law` is the histogram of the closed form.
+    """
 
     name: str
     queries: Array
@@ -115,17 +105,10 @@ class _Design:
         """The largest distance, the part of it that the approximation explains, and the quantity."""
         apart = []
         for name, words in (("mean", "mean"), ("sd", "sd"), ("failures", "share failed")):
-            one, other, error, integration, allowed = (
-                getattr(part, name)
-                for part in (
-                    self.simulated,
-                    self.closed_form,
-                    self.standard_error,
-                    self.integration_error,
-                    self.approximation,
-                )
-            )
-            beyond = max(abs(one - other) - allowed, 0.0) / max(float(np.hypot(error, integration)), 1e-12)
+            errors = getattr(self.standard_error, name), getattr(self.integration_error, name)
+            difference = abs(getattr(self.simulated, name) - getattr(self.closed_form, name))
+            allowed = getattr(self.approximation, name)
+            beyond = max(difference - allowed, 0.0) / max(float(np.hypot(*errors)), 1e-12)
             apart.append((beyond, allowed, words))
         return max(apart)
 
@@ -163,25 +146,17 @@ class Noise:
 
     def statement(self) -> str:
         """The finding in one sentence."""
-        one, equal, split = (design.simulated for design in self.designs[:3])
+        single, equal, split = (design.simulated for design in self.designs[:3])
         return (
             f"Aiming at {self._wanted}: with one head the weight on v_{self.indices[0]} has standard deviation "
-            f"{number(one.sd)}, with {self.heads} equal heads {number(equal.sd)}, which is no better, and with {self.heads} "
+            f"{number(single.sd)}, with {self.heads} equal heads {number(equal.sd)}, which is no better, and with {self.heads} "
             f"split heads {number(split.sd)}; split heads fail in {percent(split.failures)} of samples."
         )
 
     def _table(self) -> list[list[str]]:
         """A header, and for every design the simulated and the closed-form moments."""
-        header = [
-            f"weight on v_{self.indices[0]}",
-            "mean",
-            "sd",
-            f">= {_NEAR}",
-            f"<= {1 - _NEAR:.1f}",
-            "failed",
-            "E|c-y|²",
-        ]
-        rows = [header]
+        weight = f"weight on v_{self.indices[0]}"
+        rows = [[weight, "mean", "sd", f">= {_NEAR}", f"<= {1 - _NEAR:.1f}", "failed", "E|c-y|²"]]
         for d in self.designs:
             error = f" ±{d.standard_error.mean:.1g}"
             for name, m, after, square in (
@@ -272,20 +247,23 @@ def noise(
         raise UserError("keys, values or strength are too large to simulate; scale them to sizes near 1")
     chosen = blended(indices, len(mu))
     keys = noisy(mu, chosen, alpha, varying, varies, scale)
-    one = strength * mu[chosen].sum(axis=0)
+    query = strength * mu[chosen].sum(axis=0)
     split = np.array([strength * mu[group].sum(axis=0) for group in _shares_of_heads(chosen, heads)])
-    designs = {
-        "one head": one[None],
-        f"{heads} equal heads": np.tile(one, (heads, 1)),
-        f"{heads} split heads": split,
-    }
+    designs = {"one head": query[None], f"{heads} equal heads": np.tile(query, (heads, 1))}
+    designs[f"{heads} split heads"] = split
     if robust:
         fitted = _fitted(keys, v, chosen, list(designs.values()), robust, seed)
         designs[f"robust, {robust} head{'s' * (robust > 1)}"] = fitted
-    found = simulate(keys, v, chosen, designs, samples, seed)
-    moving = tuple(int(i) for i in np.flatnonzero(keys.varying))
     return Noise(
-        tuple(found), tuple(chosen), moving, heads, float(strength), float(alpha), float(varying), samples, len(mu)
+        designs=tuple(simulate(keys, v, chosen, designs, samples, seed)),
+        indices=tuple(chosen),
+        varies=tuple(int(i) for i in np.flatnonzero(keys.varying)),
+        heads=heads,
+        strength=float(strength),
+        alpha=float(alpha),
+        varying=float(varying),
+        samples=samples,
+        keys=len(mu),
     )
 
 
@@ -345,17 +323,19 @@ def simulate(
             parts[name].append(mixed[chosen[0]].copy())
             off = values.T @ mixed - target[:, None]
             squares[name] += float(np.einsum("mc,mc->", off, off))
-    found = []
+    simulated = []
     for name, queries in designs.items():
         weight = np.concatenate(parts[name])
-        simulated, error = _moments(weight, len(chosen))
-        law = _law(keys, queries, chosen[0], len(chosen))
-        histogram = np.histogram(weight, bins=BINS, range=(0, 1))[0] / samples
-        closed = (law.moments, law.standard_error, law.approximation)
-        found.append(
-            _Design(name, queries, simulated, error, *closed, squares[name] / samples, histogram, law.histogram)
-        )
-    return found
+        *closed_form, law = _law(keys, queries, chosen[0], len(chosen))
+        square = squares[name] / samples
+        moments = (*_moments(weight, len(chosen)), *closed_form)
+        simulated.append(_Design(name, queries, *moments, square, _histogram(weight), law))
+    return simulated
+
+
+def _histogram(weight: Array) -> Array:
+    """The shares of weights in equal bins from 0 to 1."""
+    return np.asarray(np.histogram(weight, bins=BINS, range=(0, 1))[0] / weight.size)
 
 
 def _root(covariance: Array) -> Array:
@@ -392,9 +372,9 @@ def _moments(weight: Array, blended: int) -> tuple[_Moments, _Moments]:
     return _Moments(mean, sd, *shares), _Moments(sd / float(np.sqrt(n)), sd_error, *spread)
 
 
-def _law(keys: Keys, queries: Array, a: int, blended: int) -> _Law:
-    """The closed form of the weight on v_a: the mean over heads of sigmoid(D_h), D_h = s_a - L_h, L = log-sum-exp of the
-    other scores.
+def _law(keys: Keys, queries: Array, a: int, blended: int) -> tuple[_Moments, _Moments, _Moments, Array]:
+    """The closed form of the weight on v_a, the mean over heads of sigmoid(D_h), D_h = s_a - L_h, L = log-sum-exp of the
+    other scores: moments, standard errors of the integration, size of what is left out, histogram.
 
     Given the norms of the varying keys, the scores are s + z, where the z of one key has covariance A = alpha·scale²·QQᵀ
     over heads. With p = softmax of the other scores, L(z) = L + p·z + z'(diag p - pp')z/2 + ...: the linear term is
@@ -449,23 +429,19 @@ def _law(keys: Keys, queries: Array, a: int, blended: int) -> _Law:
     error = repeated.std(axis=0, ddof=1) / np.sqrt(_SHIFTS)
     rms = float(np.sqrt((left_out**2).mean()))
     near = [float((np.abs(weights - edge) < 3 * left_out).mean()) for edge in _edges(blended)]
-    return _Law(
-        _moments(every, blended)[0],
-        _Moments(*map(float, error)),
-        _Moments(rms, rms, near[0], near[1], min(near[2] + near[3], 1.0)),
-        np.histogram(every, bins=BINS, range=(0, 1))[0] / every.size,
-    )
+    approximation = _Moments(rms, rms, near[0], near[1], min(near[2] + near[3], 1.0))
+    return _moments(every, blended)[0], _Moments(*map(float, error)), approximation, _histogram(every)
 
 
 def _primes(count: int) -> Array:
     """The first prime numbers."""
-    found: list[int] = []
+    primes: list[int] = []
     candidate = 2
-    while len(found) < count:
-        if all(candidate % p for p in found if p * p <= candidate):
-            found.append(candidate)
+    while len(primes) < count:
+        if all(candidate % p for p in primes):
+            primes.append(candidate)
         candidate += 1
-    return np.array(found, dtype=np.float64)
+    return np.array(primes, dtype=np.float64)
 
 
 def _fitted(keys: Keys, values: Array, chosen: Sequence[int], naive: list[Array], heads: int, seed: int) -> Array:

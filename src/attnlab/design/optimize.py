@@ -82,10 +82,9 @@ def _stretched(g: Array, h: Array, z: Array) -> Array | None:
 
 @dataclass(frozen=True)
 class _Linear:
-    """A solved linear program: the point, the value, and the multipliers of the inequalities (>= 0)."""
+    """A solved linear program: the point, and the multipliers of the inequalities (>= 0)."""
 
     x: Array
-    value: float
     multipliers: Array
 
 
@@ -93,12 +92,13 @@ def linear_program(cost: Array, **constraints: Any) -> _Linear | None:
     """min cost·x by HiGHS; None unless an optimum was found."""
     from scipy.optimize import linprog
 
-    found = linprog(cost, method="highs", **constraints)
-    if found.status != 0:
+    optimum = linprog(cost, method="highs", **constraints)
+    if optimum.status != 0:
         return None
-    slack = np.zeros(0) if constraints.get("A_ub") is None else np.maximum(-np.asarray(found.ineqlin.marginals), 0.0)
-    x = np.asarray(found.x, dtype=np.float64)
-    return _Linear(x, float(cost @ x), slack)
+    multipliers = np.zeros(0)
+    if constraints.get("A_ub") is not None:
+        multipliers = np.maximum(-np.asarray(optimum.ineqlin.marginals), 0.0)
+    return _Linear(np.asarray(optimum.x, dtype=np.float64), multipliers)
 
 
 def starts(problem: Problem, count: int, seed: int = 0) -> Array:

@@ -100,7 +100,7 @@ class Refuter:
             rows[r, :n] = self.cuts[c].row(n)
         size = np.abs(rows[:, :n]).max(axis=1)
         size[: 2 * m] = 1.0
-        found = linear_program(
+        optimum = linear_program(
             np.append(np.zeros(n), 1.0),
             A_ub=rows / size[:, None],
             b_ub=np.zeros(len(rows)),
@@ -108,14 +108,14 @@ class Refuter:
             b_eq=np.ones(1),
             bounds=(0, None),
         )
-        if found is None:
+        if optimum is None:
             return None
-        weights = np.maximum(found.x[:n], 0.0)
-        direction = found.multipliers[:m] - found.multipliers[m : 2 * m]
+        weights = np.maximum(optimum.x[:n], 0.0)
+        direction = optimum.multipliers[:m] - optimum.multipliers[m : 2 * m]
         total = float(np.abs(direction).sum())
         if total == 0:
             return _Relaxed(0.0, weights, direction, cuts, np.zeros(len(cuts)))
-        multipliers = found.multipliers[2 * m :] / size[2 * m :] / total
+        multipliers = optimum.multipliers[2 * m :] / size[2 * m :] / total
         proved = self.offsets @ (direction / total) + multipliers @ rows[2 * m :, :n]
         return _Relaxed(float(proved.min()), weights, direction / total, cuts, multipliers)
 
@@ -148,8 +148,8 @@ class Refuter:
             return None
         rows = np.vstack([(self.points[others] - self.points[j]).T, np.ones(len(others))])
         right = np.append(np.zeros(len(rows) - 1), 1.0)
-        found = linear_program(np.log(at[others]), A_eq=rows, b_eq=right, bounds=(0, None))
-        repaired = None if found is None else self._repair(j, others, np.where(found.x > 1e-11, found.x, 0.0))
+        lp = linear_program(np.log(at[others]), A_eq=rows, b_eq=right, bounds=(0, None))
+        repaired = None if lp is None else self._repair(j, others, np.where(lp.x > 1e-11, lp.x, 0.0))
         if repaired is None:
             self.vertices.add(j)
             return None
@@ -270,14 +270,14 @@ class Cases:
         self.nodes -= 1
         if not box.low.sum() <= 1 <= box.high.sum():
             return self._leaf(box, np.zeros(self.offsets.shape[1]), {}, {}, {}, 1.0 if box.high.sum() < 1 else -1.0)[1]
-        found = self._program(box)
-        if found is None or found.closed:
-            return None if found is None else found.leaf
+        bounded = self._program(box)
+        if bounded is None or bounded.closed:
+            return None if bounded is None else bounded.leaf
         if self.nodes < 0 or process_time() > self.deadline or depth > 60:
             return None
-        self.hints.append(found.query)
-        weights = np.maximum(found.weights, _TINY)
-        wrong = weights - np.exp(np.minimum(found.logs, 0.0))  # weight in excess of what its logarithm allows
+        self.hints.append(bounded.query)
+        weights = np.maximum(bounded.weights, _TINY)
+        wrong = weights - np.exp(np.minimum(bounded.logs, 0.0))  # weight in excess of what its logarithm allows
         i = int(wrong.argmax())
         low, high = float(box.low[i]), float(box.high[i])
         inner = (low * (high / low) ** 0.15, low * (high / low) ** 0.85) if low > 0 else (0.0, high)
@@ -303,8 +303,9 @@ class Cases:
         for _ in range(2):
             key, at = np.repeat(np.arange(n), touch.shape[1]), touch.ravel()
             outer = np.vstack([self.offsets.T, -self.offsets.T])
-            parts = [(outer, np.zeros((2 * m, d + 1))), (-np.eye(n)[key] / at[:, None], logs[key])]
-            parts += [
+            parts = [
+                (outer, np.zeros((2 * m, d + 1))),
+                (-np.eye(n)[key] / at[:, None], logs[key]),
                 (np.eye(n)[some] * slope[:, None], -logs[some]),
                 (self.cut_rows, np.zeros((len(self.cuts), d + 1))),
             ]
@@ -320,7 +321,7 @@ class Cases:
             ends = np.cumsum([len(r) for r in right])
             slack = np.zeros((len(rows), 2))
             slack[: 2 * m, 0], slack[2 * m :, 1] = -1.0, -1.0
-            found = linear_program(
+            optimum = linear_program(
                 np.append(np.zeros(n + d + 1), [1.0, _PENALTY]),
                 A_ub=np.hstack([rows / size[:, None], slack]),
                 b_ub=np.concatenate(right) / size,
@@ -328,9 +329,9 @@ class Cases:
                 b_eq=np.ones(1),
                 bounds=[*zip(box.low, box.high, strict=True), *[(None, None)] * (d + 1), (0, None), (0, None)],
             )
-            if found is None:
+            if optimum is None:
                 return bounded
-            outside, tangents, chords, cuts = np.split(found.multipliers / size, ends[:-1])
+            outside, tangents, chords, cuts = np.split(optimum.multipliers / size, ends[:-1])
             above = np.bincount(key, tangents, minlength=n)
             steep = np.bincount(key, tangents / at, minlength=n)
             u = above.astype(np.float64)
@@ -338,10 +339,11 @@ class Cases:
             touches = {int(i): float(above[i] / steep[i]) for i in np.flatnonzero(above > 0)}
             shares = {c: float(mu) for c, mu in enumerate(cuts) if mu > 0}
             closed, leaf = self._leaf(box, outside[:m] - outside[m:], self._exact_vector(u, box), touches, shares)
-            bounded = _Bounded(closed, leaf, found.x[:n], logs @ found.x[n : n + d + 1], found.x[n : n + d])
+            x = optimum.x
+            bounded = _Bounded(closed, leaf, x[:n], logs @ x[n : n + d + 1], x[n : n + d])
             if closed:
                 break
-            fresh = np.clip(found.x[:n], np.maximum(box.low, _TINY), box.high)
+            fresh = np.clip(x[:n], np.maximum(box.low, _TINY), box.high)
             touch = np.hstack([touch, fresh[:, None]])
         return bounded
 

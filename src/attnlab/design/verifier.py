@@ -45,19 +45,21 @@ def verify(
     """
     try:
         for_keys, for_values = (reading == "decimal",) * 2 if reading else _readings(certificate.get("reading"))
-        k, (y, (eps,)) = _given(keys, for_keys), _given([target, [tolerance]], for_values)
-        return _judged(certificate, k, _given(values, for_values), y, eps)
+        k, (y, (eps,)) = _matrix(keys, for_keys), _matrix([target, [tolerance]], for_values)
+        return _judged(certificate, k, _matrix(values, for_values), y, eps)
     except _MALFORMED as error:
         raise _malformed(error) from None
 
 
-def _readings(said: str | None) -> tuple[bool, bool]:
+def _readings(reading: str | None) -> tuple[bool, bool]:
     """Whether the floats of keys, and of values, mean the decimals that they are printed as."""
-    keys = said is not None and said.startswith("keys as the decimals written")
-    return keys, (keys if said is None or "values as" not in said else "values as the decimals written" in said)
+    keys = reading is not None and reading.startswith("keys as the decimals written")
+    return keys, (
+        keys if reading is None or "values as" not in reading else "values as the decimals written" in reading
+    )
 
 
-def _given(rows: Rows, decimal: bool) -> Matrix:
+def _matrix(rows: Rows, decimal: bool) -> Matrix:
     return [[Fraction(repr(float(x))) if decimal and isinstance(x, float) else _exact(x) for x in row] for row in rows]
 
 
@@ -110,15 +112,13 @@ def _index(x: int | str, n: int) -> int:
     return i
 
 
-def _shares(given: Certificate, n: int) -> dict[int, Fraction]:
-    return {_index(i, n): _exact(x) for i, x in given.items()}
+def _shares(part: Certificate, n: int) -> dict[int, Fraction]:
+    return {_index(i, n): _exact(x) for i, x in part.items()}
 
 
-def _radius(given: Any) -> Fraction | None:
-    if given is None:
-        return None
-    radius = _exact(given)
-    if radius <= 0:
+def _radius(stated: Any) -> Fraction | None:
+    radius = None if stated is None else _exact(stated)
+    if radius is not None and radius <= 0:
         raise NotAProof("the radius must be positive")
     return radius
 
