@@ -79,7 +79,7 @@ SAID = {
     "raises": "two lines",
     "syntax": "SyntaxError",
     "missing": "no file other.py",
-    "outside": "outside of the folder",
+    "outside": "outside the folder",
     "nameless": "give a class in a file",
     "null": "cannot be the name of a file",
     "hangs": "it takes more than 1 s",

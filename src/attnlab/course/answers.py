@@ -20,7 +20,7 @@ class Answers:
 
     student: str
     folder: Path
-    given: TomlTable = field(default_factory=dict)
+    values: TomlTable = field(default_factory=dict)
     let: TomlTable = field(default_factory=dict)
     unreadable: str = ""
 
@@ -34,12 +34,12 @@ class Answers:
         except (OSError, ValueError, RuntimeError):  # too long, a null byte, links in a circle
             raise UserError(f"{inputs.shown(name)} cannot be the name of a file") from None
         if not path.is_relative_to(self.folder.resolve()):
-            raise UserError(f"{inputs.shown(name)} is outside of the folder of the answers; put it beside them")
+            raise UserError(f"{inputs.shown(name)} is outside the folder of the answers; put it beside them")
         if not is_file:
             raise UserError(f"there is no file {inputs.shown(name)} beside the answers")
         return path
 
-    def told(self, message: str) -> str:
+    def without_folder(self, message: str) -> str:
         """A message about the student's files without the path of their folder."""
         return message.replace(f"{self.folder.resolve()}{os.sep}", "")
 
@@ -74,7 +74,7 @@ def _is_dangling(path: Path) -> bool:
 
 
 def read_answers(student: str, path: Path) -> Answers:
-    """The answers of one student; whatever is wrong with them is told in the result."""
+    """The answers of one student, or why they cannot be read."""
     folder = path if path.is_dir() else path.parent
     try:
         if path.is_dir():

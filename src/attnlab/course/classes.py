@@ -1,8 +1,8 @@
-"""Run students' classes in child processes with limits of time and memory, and report what became of them.
+"""Measure students' classes in child processes with limits of time and memory.
 
-Every class has a process of its own, so that one that hangs, needs too much memory or exits affects no other. It works in
-a folder of its own that is removed, and its output is discarded. The limits are against mistakes, not against malice: the
-code runs as the user who marks.
+Every class has its own process, so that one that hangs, needs too much memory or exits affects no other. It works in a
+temporary folder, and its output is discarded. The limits protect against mistakes, not against malice: the code runs with
+the rights of the user who marks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import select
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from attnlab.errors import UserError
 from attnlab.machine import retain_freed_memory
+from attnlab.measure.audit import Report, audit_mechanism
 from attnlab.supervisor import Child, ChildError, Done, Limits, Raised
 
 _LARGEST_FILE = 2**28  # bytes that a child may write to a file
@@ -27,6 +29,16 @@ _LONGEST_ANSWER = 10**6  # bytes that are read of what a child sends
 _ROUNDS = 7
 _POLL = 0.1  # seconds
 _IMPORTS = ("attnlab.measure.audit", "attnlab.measure.bench.timing", "attnlab.lm.stages")  # what measuring needs
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a class is trained for its loss; with `dev` the loss is that on held-out text."""
+
+    preset: str
+    corpus: str
+    dev: str | None
+    settings: str  # as JSON
 
 
 @dataclass(frozen=True)
@@ -38,10 +50,9 @@ class Job:
     n_head: int
     length: int  # of the audit, in tokens
     tokens: int | None = None  # of the text on which it is timed
-    training: str | None = None  # preset, corpus, dev and settings, as JSON
+    training: Training | None = None
     seconds: float = 60.0
     memory: float = 2e9  # bytes
-    report: bool = False  # whether the whole audit is wanted
 
 
 @dataclass(frozen=True)
@@ -49,11 +60,9 @@ class Measured:
     """What was measured of a class, or why nothing was."""
 
     ended: str = ""  # the reason why there is nothing else
-    verdict: str = ""
-    faults: dict[str, str] = field(default_factory=dict)
+    report: Report | None = None
     time_ratio: float | None = None  # its time as a multiple of dot's
     loss: float | None = None
-    report: dict[str, Any] | None = None  # the whole audit
 
 
 # In the child
@@ -61,27 +70,16 @@ class Measured:
 
 def measure(job: Job) -> Measured:
     """The audit of a class and, if it passes, its time as a multiple of dot's, and its loss."""
-    import torch
-
-    from attnlab.measure.audit import audit_mechanism
-
     torch.set_num_threads(1)
     folder = tempfile.gettempdir()
     os.chdir(folder)
-    os.environ["XDG_STATE_HOME"] = folder  # its record of trusted code ends with it
+    os.environ["XDG_STATE_HOME"] = folder  # so that the class is trusted in this process only
     report = audit_mechanism(job.name, n_embd=job.n_embd, n_head=job.n_head, length=job.length)
-    measured = Measured(
-        verdict=report.verdict,
-        faults=dict(report.faults or report.untested),
-        report=asdict(report) if job.report else None,
-    )
     if report.verdict != "pass":
-        return measured
-    return replace(
-        measured,
-        time_ratio=None if job.tokens is None else _time_ratio(job, job.tokens),
-        loss=None if job.training is None else _loss(job, json.loads(job.training), Path(folder)),
-    )
+        return Measured(report=report)
+    time_ratio = None if job.tokens is None else _time_ratio(job, job.tokens)
+    loss = None if job.training is None else _loss(job, job.training, Path(folder))
+    return Measured("", report, time_ratio, loss)
 
 
 def _time_ratio(job: Job, tokens: int) -> float:
@@ -97,17 +95,17 @@ def _time_ratio(job: Job, tokens: int) -> float:
     return min(times["class"]) / min(times["dot"])
 
 
-def _loss(job: Job, training: dict[str, Any], folder: Path) -> float:
+def _loss(job: Job, training: Training, folder: Path) -> float:
     from attnlab.config import resolve
     from attnlab.lm import stages
     from attnlab.store.usercode import named_by_user
 
-    settings = training["settings"]
+    settings = json.loads(training.settings)
     model = {"positions": "learned", **settings.get("model", {}), "mechanism": named_by_user(job.name)}
     settings = {**settings, "model": model, "train": {**settings.get("train", {}), "threads": 1}}
-    config = resolve(training["preset"], given=settings)
-    result = stages.pretrain(config, training["corpus"], out=folder / "run", dev=training["dev"]).result
-    return float((result.best_dev_loss if training["dev"] else result.final_loss) or math.nan)
+    config = resolve(training.preset, given=settings)
+    result = stages.pretrain(config, training.corpus, out=folder / "run", dev=training.dev).result
+    return float((result.best_dev_loss if training.dev else result.final_loss) or math.nan)
 
 
 # In the parent

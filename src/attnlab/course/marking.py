@@ -11,11 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnlab.course import classes
 from attnlab.course.answers import Answers, find_answers, read_answers
-from attnlab.course.classes import Job, Measured
-from attnlab.course.kinds import Mechanism
-from attnlab.course.sheets import Sheet, Task, read_sheet
+from attnlab.course.sheets import Mechanism, Sheet, Task, read_sheet
 from attnlab.design import inputs
 from attnlab.design.check import Outcome
 from attnlab.errors import UserError, cut, one_line, unknown
@@ -26,7 +23,6 @@ from attnlab.store.usercode import ADVICE
 _COMMONEST = 3  # mistakes shown per task
 _UNREADABLE = "the answers cannot be read"  # for a reason that is a note
 _LONGEST = 200  # letters of a mistake in the summary
-_NOT_RUN = Measured(ended=f"the class was not run: read it, then {ADVICE}")
 
 
 @dataclass(frozen=True)
@@ -221,12 +217,17 @@ def _run_classes(
     tasks: Sequence[Mechanism], students: Sequence[Answers], trust_code: bool, tell: Callable[[str], None]
 ) -> None:
     """Run the classes of all students at once, if they are trusted."""
-    jobs: dict[Job, None] = {}
+    if not tasks:
+        return
+    from attnlab.course import classes  # needs torch
+
+    jobs: dict[classes.Job, None] = {}
     for task in tasks:
         for answers in students:
-            with suppress(UserError):  # told when the task is marked
-                jobs[task.job_of(answers.given.get(task.name), answers)] = None
-    measured = classes.run(list(jobs), cores(), tell) if trust_code else dict.fromkeys(jobs, _NOT_RUN)
+            with suppress(UserError):  # reported when the task is marked
+                jobs[task.job_of(answers.values.get(task.name), answers)] = None
+    not_run = classes.Measured(ended=f"the class was not run: read it, then {ADVICE}")
+    measured = classes.run(list(jobs), cores(), tell) if trust_code else dict.fromkeys(jobs, not_run)
     for task in tasks:
         task.measured = measured
 
@@ -237,14 +238,14 @@ def mark_student(sheet: Sheet, answers: Answers) -> Student:
         nothing = tuple(_failed(task, _UNREADABLE) for task in sheet.tasks)
         return Student(answers.student, nothing, (answers.unreadable,))
     known = [task.name for task in sheet.tasks]
-    notes = [unknown("task", inputs.shown(name), known) for name in answers.given if name not in {*known, "let"}]
+    notes = [unknown("task", inputs.shown(name), known) for name in answers.values if name not in {*known, "let"}]
     outcomes = tuple(_comparable(_mark_task(task, answers), answers) for task in sheet.tasks)
     return Student(answers.student, outcomes, tuple(notes))
 
 
 def _comparable(outcome: Outcome, answers: Answers) -> Outcome:
     """An outcome whose message is the same, but for numbers and the student's own words, for all who made the mistake."""
-    message, answer = answers.told(outcome.message), answers.given.get(outcome.name)
+    message, answer = answers.without_folder(outcome.message), answers.values.get(outcome.name)
     alike = message.replace(answer.partition(":")[0], "") if isinstance(answer, str) else message  # file.py:Class
     return replace(outcome, message=message, alike=re.sub(r"\d+", "", alike))
 
@@ -254,7 +255,7 @@ def _failed(task: Task, why: str) -> Outcome:
 
 
 def _mark_task(task: Task, answers: Answers) -> Outcome:
-    answer = answers.given.get(task.name)
+    answer = answers.values.get(task.name)
     if answer is None:
         return _failed(task, "there is no answer")
     try:

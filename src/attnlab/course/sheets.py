@@ -1,22 +1,31 @@
-"""Sheets: a TOML file of tasks, and the registry of what a task may ask for.
+"""Sheets: a TOML file of tasks, and the kinds of tasks: attention by hand, files of predictions, mechanisms as classes.
 
 A kind of task is a class made from the settings of one task, which raises UserError if the teacher made a mistake, and whose
-`mark` judges one student's answer, which fails it with a reason whatever the student wrote.
+`mark` judges one student's answer and fails it with a reason, whatever the student wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from attnlab import corpora
+from attnlab.config import resolve
 from attnlab.course.answers import Answers
-from attnlab.course.kinds import Mechanism, Predictions
 from attnlab.design import check, inputs
 from attnlab.design.check import Outcome, TomlTable
 from attnlab.design.expressions import Exact
 from attnlab.errors import DataError, UserError, named, unknown
+
+if TYPE_CHECKING:
+    from attnlab.course.classes import Job, Measured, Training
+
+_COMMON = {"name", "ask", "text", "points"}
+_CLASS = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
 class Task(Protocol):
@@ -50,10 +59,209 @@ class Design:
         return self.task.mark(answer, answers.let)
 
 
+def _check_names(own: TomlTable, *allowed: str) -> None:
+    if extra := sorted(set(own) - _COMMON - set(allowed)):
+        raise UserError(unknown("setting", extra[0], _COMMON | set(allowed)))
+
+
+def _numbers(own: TomlTable, setting: str, default: float) -> list[float]:
+    value = own.get(setting, default)
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or any(isinstance(x, bool | str | list | dict) or not 0 <= x < float("inf") for x in numbers):
+        raise UserError(f"{setting} must be a number that is not negative, or a list of such numbers")
+    return [float(x) for x in numbers]
+
+
+def _number(own: TomlTable, setting: str, default: float) -> float:
+    numbers = _numbers(own, setting, default)
+    if len(numbers) != 1 or numbers[0] == 0:
+        raise UserError(f"{setting} must be one positive number")
+    return numbers[0]
+
+
+def _whole(own: TomlTable, setting: str, default: int) -> int:
+    number = _number(own, setting, default)
+    if number != int(number):
+        raise UserError(f"{setting} must be a whole number")
+    return int(number)
+
+
+def _text(own: TomlTable, setting: str, default: str | None = None) -> str:
+    text = own.get(setting, default)
+    if not isinstance(text, str):
+        raise UserError(f"{setting} must be given, as text in quotes")
+    return text
+
+
+def _data(source: str, folder: Path) -> str:
+    """The name of built-in data, or the path of a file beside the sheet."""
+    return source if corpora.is_built_in(source) else str((folder / source).resolve())
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Points for reaching thresholds, the easiest first: at least so much, or at most for those in `_AT_MOST`."""
+
+    points: Sequence[float]
+    thresholds: Mapping[str, Sequence[float]]
+    _AT_MOST = ("time_ratio", "loss")
+
+    @classmethod
+    def read(cls, own: TomlTable, *criteria: str) -> Levels:
+        """Read `points` and thresholds, each a number or a list; all lists have the same length."""
+        points = _numbers(own, "points", 1)
+        thresholds = {name: _numbers(own, name, 0) for name in criteria if name in own}
+        if any(len(steps) not in (1, len(points)) for steps in thresholds.values()):
+            raise UserError("give as many points as thresholds, such as points = [1, 2]")
+        if points != sorted(set(points)):
+            raise UserError("points must rise: write the easiest level first, such as points = [1, 3]")
+        for name, steps in thresholds.items():
+            falls = name in cls._AT_MOST
+            if steps != sorted(steps, reverse=falls):
+                raise UserError(f"{name} must {'fall' if falls else 'rise'}: write the easiest level first")
+        return cls(points, {name: steps * (len(points) // len(steps)) for name, steps in thresholds.items()})
+
+    @property
+    def most(self) -> float:
+        """The points of the best level."""
+        return self.points[-1]
+
+    def outcome(self, name: str, values: Mapping[str, float], messages: Mapping[str, str]) -> Outcome:
+        """The best level reached; thresholds of the last level that were missed are named."""
+        last = len(self.points) - 1
+        missed = [key for key in self.thresholds if not self._reached(key, values[key], last)]
+        if not missed:
+            return Outcome(name, True, self.most, self.most, "; ".join(messages.values()))
+        parts = [text + f" (wanted: {self._shown(key, last)})" * (key in missed) for key, text in messages.items()]
+        levels = range(last)
+        reached = [level for level in levels if all(self._reached(key, values[key], level) for key in self.thresholds)]
+        if reached:
+            thresholds = ", ".join(f"{key} {self._shown(key, reached[-1])}" for key in self.thresholds)
+            parts.append(f"level reached: {thresholds}")
+        earned = self.points[reached[-1]] if reached else 0.0
+        return Outcome(name, False, earned, self.most, "; ".join(parts), f"missed: {', '.join(missed)}")
+
+    def _reached(self, criterion: str, value: float, level: int) -> bool:
+        wanted = self.thresholds[criterion][level]
+        return value <= wanted if criterion in self._AT_MOST else value >= wanted
+
+    def _shown(self, criterion: str, level: int) -> str:
+        wanted = self.thresholds[criterion][level]
+        size = f"{100 * wanted:g} %" if criterion == "accuracy" else f"{wanted:g}"
+        return f"{'at most' if criterion in self._AT_MOST else 'at least'} {size}"
+
+
+class Predictions:
+    """A task that asks for a file of predictions for an exam, one per line."""
+
+    def __init__(self, name: str, own: TomlTable, context: Context) -> None:
+        _check_names(own, "exam", "accuracy")
+        if "accuracy" not in own:
+            raise UserError("accuracy must be given, as a share such as 0.2 or several")
+        self.name, self.levels = name, Levels.read(own, "accuracy")
+        self.points = self.levels.most
+        self.exam = corpora.load_questions(_data(_text(own, "exam"), context.folder))
+        if any(item.answer is None for item in self.exam):
+            raise UserError("the exam has no answers to compare with; write QUESTION<TAB>ANSWER per line")
+        if (highest := self.levels.thresholds["accuracy"][-1]) > 1:
+            raise UserError(f"accuracy {highest:g} is above 1: write a share such as 0.5")
+
+    def mark(self, answer: Any, answers: Answers) -> Outcome:
+        """Score the file that the answer names."""
+        from attnlab.lm.exams import Examination
+
+        score = Examination.read(self.exam, answers.path(answer)).score()
+        assert score.accuracy is not None
+        outcome = self.levels.outcome(self.name, {"accuracy": score.accuracy}, {"accuracy": score.sentence()})
+        commonest = f"mostly {score.commonest_prediction}" if score.commonest_share > 0.5 else "accuracy"
+        message = f"{outcome.message}; {score.commonest_words()}"
+        return replace(outcome, message=message, value="" if outcome.passed else commonest)
+
+
+class Mechanism:
+    """A task that asks for a class that passes the audit and, if the task says so, is fast enough or learns well enough."""
+
+    def __init__(self, name: str, own: TomlTable, context: Context) -> None:
+        from attnlab.course.classes import Job
+
+        sizes = {"n_embd": 64, "n_head": 4, "length": 65, "tokens": 512}
+        limits = {"seconds": 60.0, "memory": 2.0}
+        training = ("preset", "corpus", "dev", "settings")
+        _check_names(own, "time_ratio", "loss", *sizes, *training, *limits)
+        self.name, self.levels = name, Levels.read(own, "time_ratio", "loss")
+        self.points = self.levels.most
+        n_embd, n_head, length, tokens = (_whole(own, key, default) for key, default in sizes.items())
+        if n_embd % n_head or length < 4:
+            raise UserError("n_embd must be a multiple of n_head, and length at least 4")
+        if "loss" not in own and (extra := [key for key in training if key in own]):
+            raise UserError(f"{extra[0]} is for a task with a loss; give loss, or leave {extra[0]} out")
+        seconds, gigabytes = (_number(own, key, default) for key, default in limits.items())
+        self.job = Job(
+            name="",
+            n_embd=n_embd,
+            n_head=n_head,
+            length=length,
+            tokens=tokens if "time_ratio" in own else None,
+            training=_training(own, context.folder) if "loss" in own else None,
+            seconds=seconds,
+            memory=1e9 * gigabytes,
+        )
+        self.measured: Mapping[Job, Measured] = {}  # set when the classes have run
+
+    def job_of(self, answer: Any, answers: Answers) -> Job:
+        """The class that an answer names, as a job."""
+        named = _CLASS.fullmatch(answer) if isinstance(answer, str) else None
+        if named is None:
+            raise UserError('give a class in a file, such as "attention.py:MyAttention"')
+        return replace(self.job, name=f"{answers.path(named['file'])}:{named['name']}")
+
+    def mark(self, answer: Any, answers: Answers) -> Outcome:
+        """Judge what was measured."""
+        measured = self.measured[self.job_of(answer, answers)]
+        report = measured.report
+        if report is None:
+            return Outcome(self.name, False, 0.0, self.points, measured.ended or "nothing was measured")
+        if report.verdict != "pass":
+            faults = report.faults or report.untested
+            reasons = "; ".join(f"{check}: {says}" for check, says in faults.items())
+            message = f"the verdict of the audit is '{report.verdict}': {reasons}"
+            return Outcome(self.name, False, 0.0, self.points, message, f"audit: {', '.join(faults)}")
+        figures, sentences = dict[str, float](), dict[str, str]()
+        if measured.time_ratio is not None:
+            figures["time_ratio"] = measured.time_ratio
+            sentences["time_ratio"] = f"{measured.time_ratio:.2f} times the time of dot"
+        if measured.loss is not None:
+            figures["loss"], sentences["loss"] = measured.loss, f"loss {measured.loss:.3f}"
+        return self.levels.outcome(self.name, figures, sentences or {"": "passes the audit"})
+
+
+def _training(own: TomlTable, folder: Path) -> Training:
+    """How to train for a loss, checked as far as possible without training."""
+    from attnlab.course.classes import Training
+
+    preset, settings = _text(own, "preset", "quick"), _plain(own.get("settings", {}))
+    if not isinstance(settings, dict):
+        raise UserError("settings must be a table, such as {train = {epochs = 2}}")
+    resolve(preset, given=settings)
+    corpus, dev = _data(_text(own, "corpus"), folder), _data(_text(own, "dev"), folder) if "dev" in own else None
+    for source in filter(None, (corpus, dev)):
+        corpora.load_corpus(source)
+    return Training(preset, corpus, dev, json.dumps(settings))
+
+
+def _plain(value: Any) -> Any:
+    """Settings with floats instead of the exact decimals of a sheet."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | str) else float(value)
+
+
 KINDS: dict[str, Callable[[str, TomlTable, Context], Task]] = {
     **dict.fromkeys(check.ASKS, Design),
-    "predictions": lambda name, own, context: Predictions(name, own, context.folder),
-    "mechanism": lambda name, own, context: Mechanism(name, own, context.folder),
+    "predictions": Predictions,
+    "mechanism": Mechanism,
 }
 
 
@@ -63,11 +271,6 @@ class Sheet:
 
     title: str
     tasks: tuple[Task, ...]
-
-    @property
-    def points(self) -> float:
-        """The points of all tasks."""
-        return sum(task.points for task in self.tasks)
 
 
 def read_sheet(path: Path) -> Sheet:

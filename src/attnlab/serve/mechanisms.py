@@ -29,7 +29,6 @@ from attnlab.store.folders import digest, write_bytes
 from attnlab.store.records import encode
 
 if TYPE_CHECKING:
-    from attnlab.course.classes import Measured as ClassMeasured
     from attnlab.measure.audit import Report
     from attnlab.registry import Entry
     from attnlab.report.document import Document, Section
@@ -278,12 +277,11 @@ def audit_pasted(options: Options, pasted: Pasted) -> Measured:
             tokens=_CLASS_TOKENS,
             seconds=_CLASS_SECONDS,
             memory=_CLASS_MEMORY,
-            report=True,
         )
         measured = classes.run([job], 1)[job]
-    if measured.ended:
+    if measured.report is None:
         raise UserError(f"{name} was not audited: {_without_folder(measured.ended, folder)}")
-    return _class_audit(name, measured, folder)
+    return _class_audit(name, measured.report, measured.time_ratio, folder)
 
 
 def _without_folder(text: str, folder: str) -> str:
@@ -308,20 +306,15 @@ def _last_class(code: str) -> str:
     return names[-1]
 
 
-def _class_audit(name: str, measured: ClassMeasured, folder: str) -> Measured:
+def _class_audit(name: str, report: Report, time_ratio: float | None, folder: str) -> Measured:
     """The audit of a class as its process has sent it."""
-    from attnlab.measure.audit import Report
     from attnlab.report.document import Facts, Section
 
-    try:
-        report = msgspec.convert(measured.report, Report)
-    except msgspec.ValidationError:  # a class may send an answer of its own
-        raise UserError(f"{name} was not audited: its answer cannot be read") from None
     checks = tuple(replace(check, says=_without_folder(check.says, folder)) for check in report.checks)
     notes = tuple(_without_folder(note, folder) for note in report.notes)
     more = []
-    if measured.time_ratio is not None:
-        words = f"{measured.time_ratio:.2f} times that of dot, for {_CLASS_TOKENS} tokens, forward and backward"
+    if time_ratio is not None:
+        words = f"{time_ratio:.2f} times that of dot, for {_CLASS_TOKENS} tokens, forward and backward"
         more = [Section("Time", [Facts("", [("Time of a step", words)])])]
     return _audited(replace(report, name=name, checks=checks, notes=notes), "class", more)
 
