@@ -35,7 +35,7 @@ def test_multipliers_prove_the_value():
     cost, rows, right = np.array([-1.0, -2.0]), np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([4.0, 3.0])
     found = linear_program(cost, A_ub=rows, b_ub=right, bounds=(0, None))
     assert found is not None
-    assert found.value == pytest.approx(-7)
+    assert float(cost @ found.x) == pytest.approx(-7)
     assert found.multipliers @ right == pytest.approx(7)
 
 
