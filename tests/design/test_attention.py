@@ -7,6 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.design.attention import Problem, log_sum_exp, softmax
+from attnlab.design.exact import binary
+
+
+def problem_of(keys, values, scale="none"):
+    return Problem(binary(keys), binary(values), binary(values[:1]), Fraction(1, 10), scale)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
@@ -23,7 +28,7 @@ def test_large_scores_do_not_overflow():
 
 def test_scale_sqrt_divides_by_the_root_of_the_width():
     keys, values, query = np.eye(4), np.eye(4), np.array([2.0, 0, 0, 0])
-    weights = Problem(keys, values, values[0], 0.1, "sqrt").weights(query)
+    weights = problem_of(keys, values, "sqrt").weights(query)
     assert weights[0] == pytest.approx(e / (e + 3))
 
 
@@ -34,7 +39,7 @@ def test_the_guarantee_covers_exact_arithmetic(seed):
     keys = rng.normal(size=(n, d)) * 10.0 ** rng.integers(-2, 5)
     values = rng.normal(size=(n, m))
     query = rng.normal(size=d)
-    problem = Problem(keys, values, values[0], 0.1)
+    problem = problem_of(keys, values)
     scores = [sum((Fraction(k) * Fraction(q) for k, q in zip(key, query, strict=True)), Fraction(0)) for key in keys]
     raised = [np.exp(np.longdouble(float(s - max(scores)))) for s in scores]
     exact = max(
@@ -48,7 +53,7 @@ def test_the_guarantee_covers_exact_arithmetic(seed):
 def test_points_score_as_keys_do(seed):
     rng = np.random.default_rng(seed)
     n, d = rng.integers(2, 8, size=2)
-    problem = Problem(rng.normal(size=(n, d)) * 1e3, np.eye(n), np.eye(n)[0], 0.1, "sqrt")
+    problem = problem_of(rng.normal(size=(n, d)) * 1e3, np.eye(n), "sqrt")
     z = rng.normal(size=problem.points.shape[1])
     scores = problem.factor * problem.keys @ problem.query(z) - problem.points @ z
     assert np.ptp(scores) < 1e-8

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from fractions import Fraction
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attnlab.design.exact import Array, Matrix, Rows, binary, dot, rational, read_as
+from attnlab.design.exact import Array, Matrix, Rows, dot, rational, read_as
 
 Scale = Literal["none", "sqrt"]
 
@@ -60,15 +59,6 @@ def _error_of_weights(
     return off, spread / 10 ** (precision - 9) if any(score != top for score in scores) else Fraction(0)
 
 
-class ExactNumbers(NamedTuple):
-    """The numbers behind the floats of a problem, as they were written."""
-
-    keys: Rows
-    values: Rows
-    target: Rows
-    tolerance: Fraction
-
-
 class _Judged(NamedTuple):
     """Whether the exact error of a query is within the tolerance, the error per coordinate, and an upper bound on it."""
 
@@ -79,17 +69,20 @@ class _Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """Keys, values and the output that one query should give, within a tolerance in the maximum norm.
+    """Keys k, values v and the output y that one query should give, within eps in the maximum norm.
 
-    The search uses the arrays; verdicts are about the numbers as `written`, by default the binary values of the arrays.
+    Verdicts are about these exact numbers; the search uses their floats: `keys`, `values`, `target` and `tolerance`.
     """
 
-    keys: Array
-    values: Array
-    target: Array
-    tolerance: float
+    k: Rows
+    v: Rows
+    y: Rows
+    eps: Fraction
     scale: Scale = "none"
-    written: ExactNumbers | None = None
+    keys: Array = field(init=False)
+    values: Array = field(init=False)
+    target: Array = field(init=False)
+    tolerance: float = field(init=False)
     unit: float = field(init=False)
     points: Array = field(init=False)
     basis: Array = field(init=False)
@@ -98,49 +91,39 @@ class Problem:
         """Compute `points`, the keys in whitened coordinates: centred, without the directions in which they agree, of equal
         width in the others. Up to a constant, z gives `points` the scores that `query(z)` gives the keys.
         """
-        moved = self.keys - self.keys.mean(axis=0)
+        keys = self.k.floats
+        moved = keys - keys.mean(axis=0)
         unit = float(np.abs(moved).max()) or 1.0
         _, sizes, axes = np.linalg.svd(moved / unit, full_matrices=False)
         rank = max(1, int((sizes > 1e-11 * sizes[0]).sum()))
         width = np.where(sizes[:rank] > 0, np.sqrt(len(moved)) / np.maximum(sizes[:rank], 1e-300), 0.0)
         basis = axes[:rank].T * width
-        object.__setattr__(self, "unit", unit)
-        object.__setattr__(self, "points", (moved / unit) @ basis)
-        object.__setattr__(self, "basis", basis)
+        floats = {"keys": keys, "values": self.v.floats, "target": self.y.floats[0], "tolerance": float(self.eps)}
+        for name, value in {**floats, "unit": unit, "points": (moved / unit) @ basis, "basis": basis}.items():
+            object.__setattr__(self, name, value)
 
     @property
     def factor(self) -> float:
         """The scale as a number."""
         return factor(self.scale, self.keys.shape[1])
 
-    @cached_property
-    def exact(self) -> ExactNumbers:
-        """The numbers that the verdict is about."""
-        if self.written is not None:
-            return self.written
-        return ExactNumbers(
-            binary(self.keys), binary(self.values), binary(self.target[None, :]), Fraction(self.tolerance)
-        )
-
     @property
     def reading(self) -> str:
         """How keys and values were read, in words."""
-        return read_as(keys=self.exact.keys, values=self.exact.values)
+        return read_as(keys=self.k, values=self.v)
 
     def judge(self, query: Sequence[Fraction]) -> _Judged:
         """The error of a query in exact arithmetic."""
-        keys, values, (target,), tolerance = (*(rows.exact for rows in self.exact[:3]), self.exact.tolerance)
-        scores = [dot(row, query) for row in keys]
+        scores = [dot(row, query) for row in self.k.exact]
         root = 1 if self.scale == "none" else len(query)
         for precision in _PRECISIONS:
-            off, give = _error_of_weights(scores, root, values, target, precision)
+            off, rounding = _error_of_weights(scores, root, self.v.exact, self.y.exact[0], precision)
             error = max(map(abs, off))
-            if not error - give <= tolerance < error + give:
+            if not error - rounding <= self.eps < error + rounding:
                 break
-        limit = float(error + give)
-        return _Judged(
-            error - give <= tolerance, off, limit if limit >= error + give else float(np.nextafter(limit, np.inf))
-        )
+        limit = float(error + rounding)
+        bound = limit if limit >= error + rounding else float(np.nextafter(limit, np.inf))
+        return _Judged(error - rounding <= self.eps, off, bound)
 
     def certified(self, query: Array) -> float | None:
         """An upper bound on the exact error if it is within the tolerance, both for the floats of the query and for the

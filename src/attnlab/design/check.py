@@ -224,14 +224,14 @@ def _judged(task: Task, problem: Problem, query: list[Fraction], chosen: list[in
     judged = problem.judge(query)
     worst = max(range(len(judged.off)), key=lambda c: abs(judged.off[c]))
     error = abs(judged.off[worst])
-    output = np.array([float(y + x) for y, x in zip(problem.exact.target.exact[0], judged.off, strict=True)])
+    output = np.array([float(y + x) for y, x in zip(problem.y.exact[0], judged.off, strict=True)])
     message = (
         f"{which}the output is {vector(output)} instead of {vector(problem.target)}: off by {number(float(error))} in "
         f"coordinate {worst} (allowed {number(float(task.tolerance))})"
     )
     outside = np.setdiff1d(np.arange(len(problem.keys)), chosen)
     if chosen and len(outside):
-        scores = [dot(row, query) for row in problem.exact.keys.exact]
+        scores = [dot(row, query) for row in problem.k.exact]
         lead = problem.factor * float(min(scores[i] for i in chosen) - max(scores[i] for i in outside))
         top = max(scores)
         mass = softmax(problem.factor * np.array([float(x - top) for x in scores]))[outside].sum()
@@ -263,7 +263,7 @@ def _query(task: Task) -> Prepared:
         w = inputs.weights(task.rows("weights") if "weights" in task.own else None, len(chosen))
         target = inputs.mixture(w, values.take(chosen))
         solve = partial(blend, keys, values, chosen, w, tolerance=task.tolerance, scale=task.scale)
-    problem = inputs.problem(keys, values, target, task.tolerance, task.scale)
+    problem = Problem(keys, values, target, task.tolerance, task.scale)
     return lambda answer: _judged(task, problem, list(_shaped(answer, (keys.floats.shape[1],))), chosen), solve
 
 
@@ -271,7 +271,7 @@ def _identity(task: Task) -> Prepared:
     """A query for every value."""
     keys, values = inputs.pair(task.rows("keys"), task.rows("values"))
     targets = [values.take([j]) for j in range(len(values.floats))]
-    problems = [inputs.problem(keys, values, target, task.tolerance, task.scale) for target in targets]
+    problems = [Problem(keys, values, target, task.tolerance, task.scale) for target in targets]
 
     def judge(answer: Any) -> Outcome:
         queries = _shaped(answer, keys.floats.shape)
@@ -311,7 +311,7 @@ def _edit_key(task: Task) -> Prepared:
         if norm is not None and abs(size - norm) > 1e-6 * norm:
             return task.outcome(False, None, f"the key has norm {number(size)} instead of {number(norm)}")
         edited = rational_rows([new if i == j else row for i, row in enumerate(keys.exact)], keys.reading)
-        problem = inputs.problem(edited, values, target, task.tolerance, task.scale)
+        problem = Problem(edited, values, target, task.tolerance, task.scale)
         return _judged(task, problem, query.exact[0], [])
 
     solve = partial(edit_key, keys, values, query, j, target, norm=norm, tolerance=task.tolerance, scale=task.scale)
@@ -336,7 +336,7 @@ def _layer(task: Task) -> Prepared:
         x = exact_array(tokens.exact)
         queries = x @ w_q.T
         keys, values = (rational_rows((x @ w.T).tolist(), tokens.reading) for w in (w_k, w_v))
-        problems = {i: inputs.problem(keys, values, outputs.take([i]), task.tolerance, task.scale) for i in wanted}
+        problems = {i: Problem(keys, values, outputs.take([i]), task.tolerance, task.scale) for i in wanted}
         return _together([_judged(task, problems[i], list(queries[i]), [], f"row {i}: ") for i in wanted])
 
     return judge, partial(layer, tokens, outputs, tolerance=task.tolerance, scale=task.scale)

@@ -75,7 +75,7 @@ class Selection:
         """The weight of the key as the output of attention."""
         n = len(self.keys.floats)
         values = inputs.matrix([[int(i == self.index)] for i in range(n)], "values")
-        return inputs.problem(self.keys, values, inputs.matrix([[1]], "target"), 1 - self.weight, self.scale)
+        return Problem(self.keys, values, inputs.matrix([[1]], "target"), 1 - self.weight, self.scale)
 
     def holds(self, query: Sequence[Fraction]) -> bool:
         """Whether this query gives the key the weight, in exact arithmetic."""

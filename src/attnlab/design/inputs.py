@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.design.attention import ExactNumbers, Problem, Scale
+from attnlab.design.attention import Scale
 from attnlab.design.exact import Reading, Rows, binary, decimal, dot, rationals
 from attnlab.errors import DataError, UserError, cut
 
@@ -210,12 +210,6 @@ def vector(data: Data, what: str, width: int | None = None, of: str = "") -> Row
     return Rows(rows.floats.reshape(1, -1), rows.reading, lambda: [[x for (x,) in rows.exact]])
 
 
-def problem(keys: Rows, values: Rows, target: Rows, tolerance: Fraction, scale: Scale) -> Problem:
-    """The problem with its exact numbers."""
-    exact = ExactNumbers(keys, values, target, tolerance)
-    return Problem(keys.floats, values.floats, target.floats[0], float(tolerance), scale, exact)
-
-
 def whole(text: str) -> int:
     """A whole number from text, written as such: neither 1.0 nor 1e0."""
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
@@ -296,8 +290,8 @@ def seconds(limit: float) -> float:
     return float(limit)
 
 
-def scale(name: str) -> Scale:
+def scale(name: Scale) -> Scale:
     """`none` or `sqrt`."""
-    if name != "none" and name != "sqrt":
+    if name not in ("none", "sqrt"):
         raise UserError(f"scale '{name}' is unknown; choose none or sqrt (scores over the square root of the width)")
     return name

@@ -64,9 +64,11 @@ class _Layer:
 
     def problems(self, w_v: Array, w_q: Array, w_k: Array) -> list[tuple[Problem, Array]]:
         """Every wanted row as a separate problem, with the query that the layer computes for it."""
-        keys, values = self.x @ w_k.T, self.x @ w_v.T
+        keys, values = binary(self.x @ w_k.T), binary(self.x @ w_v.T)
         queries = self.x[self.rows] @ w_q.T
-        return [(Problem(keys, values, y, self.tolerance, self.scale), q) for y, q in zip(self.y, queries, strict=True)]
+        targets = [self.outputs.take([i]) for i in self.rows]
+        problems = [Problem(keys, values, y, self.eps, self.scale) for y in targets]
+        return list(zip(problems, queries, strict=True))
 
 
 def layer(
@@ -280,8 +282,8 @@ def _placed(task: _Layer, w: Array, values: Array, width: int) -> tuple[Array, A
         angle = 2 * np.pi * np.arange(n) / n
         places[:, 0], places[:, 1] = np.cos(angle), np.sin(angle)
     queries = []
-    for row, y in zip(w, task.y, strict=True):
-        problem = Problem(places, values, y, task.tolerance, task.scale)
+    for row, i in zip(w, task.rows, strict=True):
+        problem = Problem(binary(places), binary(values), task.outputs.take([i]), task.eps, task.scale)
         construction = by_margin(problem, [int(row.argmax())], np.ones(1), 0.45 * task.tolerance)
         if construction is None:
             return None

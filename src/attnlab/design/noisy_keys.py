@@ -323,14 +323,14 @@ def simulate(
             parts[name].append(mixed[chosen[0]].copy())
             off = values.T @ mixed - target[:, None]
             squares[name] += float(np.einsum("mc,mc->", off, off))
-    simulated = []
+    results = []
     for name, queries in designs.items():
         weight = np.concatenate(parts[name])
-        *closed_form, law = _law(keys, queries, chosen[0], len(chosen))
-        square = squares[name] / samples
-        moments = (*_moments(weight, len(chosen)), *closed_form)
-        simulated.append(_Design(name, queries, *moments, square, _histogram(weight), law))
-    return simulated
+        simulated, error = _moments(weight, len(chosen))
+        closed, integration, approximation, law = _law(keys, queries, chosen[0], len(chosen))
+        moments = simulated, error, closed, integration, approximation
+        results.append(_Design(name, queries, *moments, squares[name] / samples, _histogram(weight), law))
+    return results
 
 
 def _histogram(weight: Array) -> Array:

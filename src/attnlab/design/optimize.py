@@ -188,7 +188,7 @@ def through_rounding(problem: Problem, j: int) -> tuple[Array, float] | None:
     The direction has small integer entries and the length is a power of two, so that floats compute the scores without
     rounding; None where they do not, or where key j does not have the largest score.
     """
-    keys = problem.exact.keys.exact
+    keys = problem.k.exact
     moved = problem.keys - problem.keys[j]
     _, sizes, axes = np.linalg.svd(moved / problem.unit, full_matrices=True)
     sizes = np.append(sizes, np.zeros(len(axes) - len(sizes)))

@@ -81,7 +81,7 @@ class Refuter:
         self.vertices: set[int] = set()
         self.deadline = process_time() + seconds
         self.root: _Relaxed | None = None
-        self.exact: Matrix = problem.exact.keys.exact if problem.keys.size <= 300_000 else []
+        self.exact: Matrix = problem.k.exact if problem.keys.size <= 300_000 else []
 
     def run(self) -> Certificate | None:
         """A certificate by the hull of the values or by cuts, or None."""

@@ -11,13 +11,14 @@ that segment decides whether there is such a key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from attnlab.design import inputs
 from attnlab.design.attention import UNIT, Problem, Scale, log_sum_exp, softmax
-from attnlab.design.exact import Array, Rows
+from attnlab.design.exact import Array, Rows, binary
 from attnlab.design.inputs import Data, Real
 from attnlab.design.optimize import descend, least_norm, linear_program, starts, through_rounding, towards
 from attnlab.design.proofs import Cases, Refuter, explain
@@ -46,7 +47,7 @@ def select(
 
 
 def _select(k: Rows, v: Rows, j: int, eps: Fraction, scale: Scale, seconds: float) -> Result:
-    problem = inputs.problem(k, v, v.take([j]), eps, inputs.scale(scale))
+    problem = Problem(k, v, v.take([j]), eps, inputs.scale(scale))
     return _answer(problem, f"select value {j}", [j], np.ones(1), seconds)
 
 
@@ -65,7 +66,7 @@ def blend(
     chosen = inputs.indices(indices, len(k.floats))
     shares = inputs.weights(weights, len(chosen))
     target = inputs.mixture(shares, v.take(chosen))
-    problem = inputs.problem(k, v, target, inputs.tolerance(tolerance), inputs.scale(scale))
+    problem = Problem(k, v, target, inputs.tolerance(tolerance), inputs.scale(scale))
     w = shares.floats[0]
     which = "all values" if len(chosen) == len(k.floats) else "values " + ", ".join(map(str, chosen))
     shown = f"average {which}" if np.ptp(w) < 1e-12 else f"blend {which} as {':'.join(number(x) for x in w)}"
@@ -88,7 +89,7 @@ def reach(
     """A query whose output is the target within the tolerance or, if a query is given, how close it comes."""
     k, v = inputs.pair(keys, values)
     y = inputs.vector(target, "target", v.floats.shape[1], of="value")
-    problem = inputs.problem(k, v, y, inputs.tolerance(tolerance), inputs.scale(scale))
+    problem = Problem(k, v, y, inputs.tolerance(tolerance), inputs.scale(scale))
     if query is None:
         return _answer(problem, "reach the target", None, None, seconds)
     q = inputs.vector(query, "query", k.floats.shape[1], of="key")
@@ -118,7 +119,7 @@ def edit_key(
     if norm is not None:
         norm = inputs.positive(norm, "norm")
     y = v.take([j]) if target is None else inputs.vector(target, "target", v.floats.shape[1], of="value")
-    problem = inputs.problem(k, v, y, inputs.tolerance(tolerance), inputs.scale(scale))
+    problem = Problem(k, v, y, inputs.tolerance(tolerance), inputs.scale(scale))
     return _Edit(problem, q.floats[0], j, norm).answer()
 
 
@@ -170,7 +171,7 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
     if _good(problem, best, bound):
         statement = f"Found by descent: in exact arithmetic the output is within {at_most(bound)} of the target."
         return _evaluated(problem, task, "solved", statement, best, chosen, bound, more=more)
-    proved = _proved(problem, certificate, problem.exact.tolerance)
+    proved = _proved(problem, certificate, problem.eps)
     if certificate is not None and proved is not None:
         if chosen is not None and len(chosen) == 1 and certificate.get("radius") is not None:
             beyond = through_rounding(problem, chosen[0])  # the proof excludes long queries: is one of them right?
@@ -255,7 +256,7 @@ def _by_cases(refuter: Refuter, best: Array, seconds: float) -> tuple[Certificat
         return None, best
     problem = refuter.problem
     low, high = problem.tolerance, problem.error(best)
-    if low < problem.exact.tolerance:
+    if low < problem.eps:
         low = float(np.nextafter(low, np.inf))
     cases = Cases(refuter, low, int(_NODES * seconds), seconds)
     certificate = cases.run()
@@ -294,9 +295,8 @@ def _proved(problem: Problem, certificate: Certificate | None, tolerance: Fracti
     """The bound that the independent verifier accepts, rounded down."""
     if certificate is None:
         return None
-    exact = problem.exact
     try:
-        bound = verify(certificate, exact.keys.exact, exact.values.exact, exact.target.exact[0], tolerance)
+        bound = verify(certificate, problem.k.exact, problem.v.exact, problem.y.exact[0], tolerance)
     except NotAProof:
         return None
     return float(np.nextafter(float(bound), 0.0))
@@ -444,7 +444,7 @@ class _Edit:
     ) -> Result:
         keys = self.problem.keys.copy()
         keys[self.j] = key
-        after = Problem(keys, self.problem.values, self.problem.target, self.problem.tolerance, self.problem.scale)
+        after = replace(self.problem, k=binary(keys))
         norm, moved = (float(np.linalg.norm(x)) for x in (key, key - self.problem.keys[self.j]))
         more: dict[str, Extra] = {"key": key, "key_norm": norm, "moved_by": moved}
         task, reading = f"edit key {self.j}", self.problem.reading
