@@ -184,7 +184,7 @@ def test_every_example_sheet_can_be_read(client: httpx.Client, path: Path) -> No
         ('[[task]]\nask = "dance"', "unknown ask 'dance'"),
         ("task = 3", "no tasks"),
         ("[[task]", "is not TOML"),
-        ('[[task]]\nask = "select"\nindex = 0', "'values' is missing"),
+        ('[[task]]\nask = "select"\nindex = 0', "'keys' is missing"),
     ],
 )
 def test_a_sheet_with_a_mistake_gets_one_line(client: httpx.Client, text: str, words: str) -> None:
