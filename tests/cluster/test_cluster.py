@@ -22,10 +22,9 @@ from rich.console import Console
 
 from attnlab.errors import UserError
 from attnlab.store.runs import Run
-from attnlab.studies import remote
 from attnlab.studies.compare import compare
 from attnlab.studies.study import load
-from attnlab.studies.workers import Attempts, Command
+from attnlab.studies.workers import Attempts, Command, ray_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]  # warnings of ray
 
@@ -142,7 +141,7 @@ def test_workers_of_ray_are_killed(cluster: str, undisturbed: tuple[Path, Any], 
 
 def test_what_ray_cannot_start_is_an_error_at_once(cluster: str, tmp_path: Path) -> None:
     """Ray itself would wait for more cores for ever; and a folder that a machine does not see stays out of its sight."""
-    with remote.ray_cluster(cluster) as workers:
+    with ray_cluster(cluster) as workers:
         with pytest.raises(UserError, match="needs 64 cores, and .* more than 2: use --train.threads 2"):
             workers.start(Command("any", (), tmp_path / "log.txt", threads=64))
         with pytest.raises(UserError, match="needs a GPU, .*: use --device cpu"):

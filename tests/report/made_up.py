@@ -18,7 +18,7 @@ from attnlab.hf.optimizers import Optimizers, OptimizersResult
 from attnlab.hf.search import Search, SearchResult
 from attnlab.inside.look import Guess, Layer, Reading, View
 from attnlab.lm.exams import Common, Examination
-from attnlab.report.document import Document, Section
+from attnlab.report.document import Document, Section, Text, section
 from attnlab.report.parts import LossCurve, TrainedRun
 from attnlab.report.runs import ShownRun, SideBySide
 from attnlab.store.listing import Entry
@@ -27,8 +27,8 @@ from attnlab.studies import trust, why
 from attnlab.studies.recall import RecallResult, Row, answers_section, attention_section, outcome
 from attnlab.studies.reports import ReportsResult
 from attnlab.studies.reports import Row as ReportedRow
-from attnlab.studies.training import DataSummary, Share, share_of
-from attnlab.studies.trust import Asked, Fallback, TrustResult, describe
+from attnlab.studies.training import DataSummary, Share
+from attnlab.studies.trust import Asked, TrustResult, describe
 from attnlab.studies.why import Why, WhyResult
 from attnlab.trust import CalibrationSummary
 from attnlab.trust.verdict import SUPPORTED, UNSEEN
@@ -222,7 +222,7 @@ def make_trust(max_risk: float = 0.1, met: bool = True) -> TrustResult:
     def ask(name: str, confidence: list[float], verdict: str, rule: stats.SelectiveRule) -> list[Asked]:
         least = math.inf if rule.threshold is None else rule.threshold
         return [
-            Asked(*make_asked(name, n), "York", sure, sure >= least, verdict, "", False)
+            Asked(*make_asked(name, n), "York", sure, sure >= least, verdict, False)
             for n, sure in enumerate(confidence)
         ]
 
@@ -247,7 +247,7 @@ def make_trust(max_risk: float = 0.1, met: bool = True) -> TrustResult:
         environment=MACHINE,
         sizes={"documents": 2800},
         groups=groups,
-        fallback=Fallback(share_of([True] * 4 + [False] * 16), 0.05, ["“Where was Al Roe born?” – York"]),
+        fallback=section("What it falls back on", Text(["For 20.0 % of the withheld names ..."])),
         calibration=calibration,
         runs={"pretrain": run},
         verdict=trust.outcome(groups, rule),

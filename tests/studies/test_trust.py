@@ -13,6 +13,8 @@ from attnlab import studies
 from attnlab.corpora import Corpus, Question, load_corpus, load_questions
 from attnlab.corpora.library import documents_about
 from attnlab.errors import DataError, Interrupted, OutputExists, UserError
+from attnlab.report.document import Text
+from attnlab.report.text import as_markdown
 from attnlab.store.runs import Run
 from attnlab.studies import trust
 from attnlab.studies.trust import Asked, Trust, describe, fall_back, make_world
@@ -149,8 +151,9 @@ def test_the_whole_study_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest
     assert unseen == {"known": {False}, "withheld": {True}, "invented": {True}}
     assert groups["invented"].answered_after_lookup.accuracy == 0
     assert groups["invented"].right.accuracy == 0
-    assert result.fallback is not None
-    assert result.fallback.hits.of == len(groups["withheld"].answers)
+    (fallback,) = result.fallback
+    assert "of the withheld names the model gives the answer" in as_markdown(PLAN.document(result))
+    assert fallback.title == "What it falls back on"
     run = Run.open(folder)
     assert run.path == folder / "finetune"
     assert run.record.settings["task"]["options"] == {}
@@ -203,7 +206,7 @@ def test_the_built_in_people_have_questions_for_every_use() -> None:
 
 def answer(prediction: str, right: bool, confidence: float, abstains: bool = False) -> Asked:
     question, wanted = f"Where was {prediction}-{confidence} born?", prediction if right else "Hull"
-    return Asked(question, wanted, prediction, confidence, confidence >= 0.8, "recalled and supported", "", abstains)
+    return Asked(question, wanted, prediction, confidence, confidence >= 0.8, "recalled and supported", abstains)
 
 
 def test_shares_are_counted_at_the_threshold() -> None:
@@ -236,8 +239,9 @@ def test_fallbacks_are_compared_with_chance() -> None:
     oracle = cast(Oracle, SimpleNamespace(neighbours=neighbours, look=lambda *_: None))
     withheld = [answer("York", False, 0.5), answer("Bath", False, 0.5)]
     known = [answer(town, True, 0.9) for town in ("York", "York", "Bath", "Hull")]
-    fallback = fall_back(oracle, withheld, known)
-    assert fallback is not None
-    assert (fallback.hits.accuracy, fallback.hits.of, fallback.chance) == (0.5, 2, 0.375)
-    assert fallback.examples == ["“Where was York-0.5 born?” – York, as for Ann Lee"]
-    assert fall_back(oracle, [], known) is None
+    (fallback,) = fall_back(oracle, withheld, known)
+    words, examples = (block.paragraphs for block in fallback.blocks if isinstance(block, Text))
+    assert words[0].startswith("For 50.0 % (")
+    assert words[0].endswith("would agree in 37.5 %.")
+    assert examples == ["“Where was York-0.5 born?” – York, as for Ann Lee"]
+    assert fall_back(oracle, [], known) == []

@@ -26,6 +26,8 @@ from attnlab.studies.study import Study, checksums_of_files
 from attnlab.tasks import task_class
 from attnlab.trust import CalibrationSummary
 
+Pairs = Sequence[tuple[str, str]]  # names with their values
+
 
 @dataclass(frozen=True)
 class DataSummary:
@@ -39,9 +41,9 @@ class DataSummary:
     exam_questions: int
     asked_before: int  # exam questions that are training questions too
 
-    def facts(self, *more: tuple[str, str]) -> Facts:
-        """Return the data as a block of a report."""
-        pairs = [
+    def facts(self, *more: tuple[str, str]) -> Pairs:
+        """Return names and values for a report."""
+        return [
             ("Corpus", self.corpus),
             ("Documents", count(self.documents)),
             ("Characters", count(self.characters)),
@@ -51,7 +53,6 @@ class DataSummary:
             ("Exam questions", count(self.exam_questions)),
             ("Exam questions asked in training", count(self.asked_before)),
         ]
-        return Facts("Data", pairs)
 
     def notices(self) -> list[Notice]:
         """Return a warning if exam questions were also training questions."""
@@ -115,12 +116,8 @@ class Training(Study[T]):
         return resolve(self.preset, stage, self.config, table)
 
     def check_stages(self, names: Sequence[Stage], sources: stages.Sources, asked: Iterable[Question]) -> None:
-        """Raise an error for settings of these stages, or questions, that the model cannot be trained with or asked."""
-        config = self.settings("pretrain")
-        tokenizer = stages.learn_tokenizer(config, sources)
-        for stage in names:
-            stages.check_settings(self.settings(stage), sources, tokenizer)
-        encode_questions(tokenizer, (item.question for item in asked), config.model.block_size)
+        """Raise an error for settings of these stages, or questions, that a model cannot be trained with or asked."""
+        check_training([self.settings(stage) for stage in names], sources, asked)
 
     def train_stage(
         self,
@@ -157,12 +154,21 @@ class Training(Study[T]):
         spent = sum(run.seconds for run in result.runs.values()) + seconds
         return replace(super().complete_result(result, seconds), seconds=round(spent, 1))
 
-    def report(self, result: T, sections: Sequence[Section], data: Facts, notices: Sequence[Notice] = ()) -> Document:
+    def report(self, result: T, sections: Sequence[Section], data: Pairs, notices: Sequence[Notice] = ()) -> Document:
         """Return the report with these sections, followed by the training runs and how to reproduce them."""
         settings = {name: run.settings for name, run in result.runs.items()}
-        last = [*section("Training", *parts.training_blocks(result.runs)), parts.reproduce(result, data, settings)]
+        training = section("Training", *parts.training_blocks(result.runs))
+        last = parts.reproduce(result, Facts("Data", data), settings)
         notices = [*([parts.QUICK] if self.quick else []), *notices]
-        return parts.report_of(self.name, result, result.verdict, [*sections, *last], notices)
+        return parts.report_of(self.name, result, result.verdict, [*sections, *training, last], notices)
+
+
+def check_training(settings: Sequence[RunConfig], sources: stages.Sources, asked: Iterable[Question]) -> None:
+    """Raise an error for settings of stages that do not fit the data or the tokenizer, and for questions too long to ask."""
+    tokenizer = stages.learn_tokenizer(settings[0], sources)
+    for each in settings:
+        stages.check_settings(each, sources, tokenizer)
+    encode_questions(tokenizer, (item.question for item in asked), settings[0].model.block_size)
 
 
 def read_run(run: Run) -> TrainedRun:

@@ -21,7 +21,7 @@ from attnlab.corpora import Corpus, Question, as_table
 from attnlab.corpora.library import headings_in, normal
 from attnlab.errors import DataError, UserError
 from attnlab.report import parts
-from attnlab.report.document import Axis, Cell, Chart, Column, Document, Facts, Row, Series, Table, Text, section
+from attnlab.report.document import Axis, Cell, Chart, Column, Document, Row, Section, Series, Table, Text, section
 from attnlab.report.words import NOTHING, capital, count, percent, plural
 from attnlab.store.folders import verify
 from attnlab.store.runs import Run
@@ -63,7 +63,6 @@ class Asked:
     confidence: float
     answered: bool  # by the confidence alone
     verdict: str
-    quote: str
     abstains: bool
 
     @property
@@ -84,20 +83,6 @@ class Group:
     answered_after_lookup: Share
     auroc: stats.Auroc | None  # of the confidence, known names against these
 
-    @property
-    def confidence(self) -> list[float]:
-        """The confidence of each answer."""
-        return [item.confidence for item in self.answers]
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """How often a withheld name gets the answer that the model gives for the most similar known name."""
-
-    hits: Share
-    chance: float  # the same for a known name drawn at random
-    examples: list[str]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrustResult(TrainingResult):
@@ -105,7 +90,7 @@ class TrustResult(TrainingResult):
 
     sizes: dict[str, int]
     groups: list[Group]  # known names first
-    fallback: Fallback | None
+    fallback: list[Section]  # what it answers for withheld names
     calibration: CalibrationSummary  # its first rule is for the risk that was asked for
 
 
@@ -203,10 +188,10 @@ class Trust(Training[TrustResult]):
 
     def document(self, result: TrustResult) -> Document:
         """Return the whole report."""
-        groups, fallback, rules = result.groups, result.fallback, result.calibration.rules
+        groups, rules = result.groups, result.calibration.rules
         sizes = [(capital(name), count(size)) for name, size in result.sizes.items()]
         sections = [
-            *section("Results", _histogram(groups), _summary_table(groups, rules[0])),
+            *section("Results", _summary_table(groups, rules[0])),
             *section(
                 "When it answers",
                 _risk_chart(groups[0], rules[0]),
@@ -214,10 +199,10 @@ class Trust(Training[TrustResult]):
                 calibration_facts(result.calibration),
             ),
             *section("Verdicts", _verdict_table(groups)),
-            *section("What it falls back on", *(_fallback_texts(fallback) if fallback else ())),
+            *result.fallback,
             *section("What the guarantee covers, and what it does not", Text(_LIMITS, "list")),
         ]
-        return self.report(result, sections, Facts("Data", [("Corpus", Path(self.corpus).name), *sizes]))
+        return self.report(result, sections, [("Corpus", Path(self.corpus).name), *sizes])
 
     def example(self, result: TrustResult) -> str:
         """Return the question that it is most confident about."""
@@ -226,17 +211,19 @@ class Trust(Training[TrustResult]):
 
 # Who is known, withheld and invented
 
+_Questions = tuple[Question, ...]
+
 
 @dataclass(frozen=True)
 class World:
     """The training data, and the questions by use."""
 
     lines: tuple[str, ...]
-    facts: tuple[Question, ...]
-    calibration: tuple[Question, ...]
-    known: tuple[Question, ...]
-    withheld: tuple[Question, ...]
-    invented: tuple[Question, ...]
+    facts: _Questions
+    calibration: _Questions
+    known: _Questions
+    withheld: _Questions
+    invented: _Questions
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of all parts, by their names in reports."""
@@ -246,13 +233,12 @@ class World:
 
 def make_world(
     corpus: Corpus,
-    facts: tuple[Question, ...],
+    facts: _Questions,
     most: int,
     seed: int,
-    *,
-    calibration: tuple[Question, ...] = (),
-    known: tuple[Question, ...] = (),
-    spare: tuple[Question, ...] = (),
+    calibration: _Questions = (),
+    known: _Questions = (),
+    spare: _Questions = (),
 ) -> World:
     """Withhold at most so many names and invent as many; questions that are not given are split off the facts."""
     rng = np.random.default_rng([seed, 6])
@@ -260,11 +246,11 @@ def make_world(
     everything = (*facts, *calibration, *spare, *known)
     names = {item: headings_in(item.question, corpus.shelf, corpus.longest_title) for item in everything}
 
-    def about(questions: Sequence[Question], people: Collection[str]) -> tuple[Question, ...]:
+    def about(questions: _Questions, people: Collection[str]) -> _Questions:
         """The questions that name some of these people and nobody else."""
         return tuple(item for item in questions if names[item] and set(names[item]) <= set(people))
 
-    def not_about(questions: Sequence[Question], people: Collection[str]) -> tuple[Question, ...]:
+    def not_about(questions: _Questions, people: Collection[str]) -> _Questions:
         return tuple(item for item in questions if set(people).isdisjoint(names[item]))
 
     # In the order of the corpus, so that who is withheld does not depend on which of these questions calibrate.
@@ -326,8 +312,8 @@ def ask_all(oracle: Oracle, questions: Sequence[Question], rule: stats.Selective
     for item, (prediction, confidence) in zip(questions, best, strict=True):
         judged = oracle.judge(item.question, prediction, confidence, rule.max_risk, None)
         answered = rule.threshold is not None and confidence >= rule.threshold
-        verdict = judged.verdict, judged.quote, judged.abstains
-        answers.append(Asked(item.question, item.answer, prediction, confidence, answered, *verdict))
+        found = prediction, confidence, answered, judged.verdict, judged.abstains
+        answers.append(Asked(item.question, item.answer, *found))
     return answers
 
 
@@ -345,8 +331,8 @@ def describe(name: str, answers: list[Asked], known: list[Asked]) -> Group:
     )
 
 
-def fall_back(oracle: Oracle, withheld: Sequence[Asked], known: Sequence[Asked]) -> Fallback | None:
-    """Compare the answers for withheld names with those for the most similar known names."""
+def fall_back(oracle: Oracle, withheld: Sequence[Asked], known: Sequence[Asked]) -> list[Section]:
+    """Compare the answers for withheld names with those for the most similar known names, and for any known name."""
     hits, chances, examples = [], [], []
     for asked in withheld:
         for similar in oracle.neighbours(asked.question, oracle.look(asked.question, asked.prediction))[:1]:
@@ -356,8 +342,13 @@ def fall_back(oracle: Oracle, withheld: Sequence[Asked], known: Sequence[Asked])
                 words = f"“{asked.question}” – {asked.prediction}, as for {similar.name}"
                 examples.append((-similar.similarity, words))
     if not hits:
-        return None
-    return Fallback(share_of(hits), float(np.mean(chances)), [words for _, words in sorted(examples)[:_SHOWN]])
+        return []
+    words = (
+        f"For {share_of(hits)} of the withheld names the model gives the answer that it gives for the known name most like"
+        f" it; for a known name drawn at random, the two would agree in {percent(float(np.mean(chances)))}."
+    )
+    shown = Text([words for _, words in sorted(examples)[:_SHOWN]], "list") if examples else None
+    return section("What it falls back on", Text([words]), shown)
 
 
 # The report
@@ -367,23 +358,17 @@ def outcome(groups: Sequence[Group], rule: stats.SelectiveRule) -> list[str]:
     """The main results in sentences."""
     (known, *others), risk = groups, f"{100 * rule.max_risk:.3g} %"
     asked = f"{plural(known.right.of, 'question')} about names that it read about"
-    if rule.met:
-        first = (
-            f"Allowed to be wrong in {risk} of its answers, the model answers {known.answered} of {asked}, and"
-            f" {known.wrong} of these answers are wrong; answering every question, it would be right in {known.right}."
-        )
-    else:
-        first = (
-            f"The model is right in {known.right} of {asked}, but a risk of {risk} could not be certified, so that it"
-        )
-        first += " answers none."
+    first = (
+        f"Allowed to be wrong in {risk} of its answers, the model answers {known.answered} of {asked}, and {known.wrong} of"
+        f" these answers are wrong; answering every question, it would be right in {known.right}."
+        if rule.met
+        else f"The model is right in {known.right} of {asked}, but a risk of {risk} could not be certified, so that it answers"
+        " none."
+    )
     sentences = [first]
     for group in others:
-        area, also = auroc_cell(group.auroc), ""
-        if rule.met:
-            also = (
-                f" By its confidence alone it also answers {group.answered} of {plural(group.right.of, 'such name')}."
-            )
+        area, size = auroc_cell(group.auroc), plural(group.right.of, "such name")
+        also = f" By its confidence alone it also answers {group.answered} of {size}." if rule.met else ""
         sentences.append(
             f"Its confidence tells known from {group.name} names with an area under the ROC curve (AUROC) of"
             f" {area.text}{f' ({area.under})' if area.under else ''}, where 0.5 is chance.{also}"
@@ -431,23 +416,9 @@ def _verdict_table(groups: Sequence[Group]) -> Table:
     return Table("Verdicts", caption, parts.columns("Verdict", *(group.name for group in groups)), rows)
 
 
-def _histogram(groups: Sequence[Group]) -> Chart:
-    series = []
-    for group in groups:
-        counts, edges = np.histogram(group.confidence, bins=20, range=(0.0, 1.0))
-        heights = np.repeat(100 * counts / len(group.answers), 2).tolist()
-        corners = np.repeat(100 * edges, 2)[1:-1].tolist()
-        series.append(Series(f"{group.name} names", corners, heights, [0.0] * len(heights), heights))
-    means = "; ".join(f"{group.name} names: {percent(float(np.mean(group.confidence)))} on average" for group in groups)
-    x, y = Axis("confidence in the likeliest answer", "%", 0, 100), Axis("questions of the group", "%", low=0)
-    return Chart(
-        "lines", "Confidence by group of names", f"Histogram of confidences. {means}", x, y, series, height=320
-    )
-
-
 def _risk_chart(known: Group, rule: stats.SelectiveRule) -> Chart:
     """Risk against coverage, with the certified threshold as a point and the allowed risk as a line."""
-    curve = stats.risk_coverage(known.confidence, [item.right for item in known.answers])
+    curve = stats.risk_coverage(*zip(*((item.confidence, item.right) for item in known.answers), strict=True))
     points = parts.thin([(100 * x, 100 * y) for x, y in zip(curve.coverage, curve.risk, strict=True)])
     wrong = Series("wrong among the answers given", [x for x, _ in points], [y for _, y in points])
     answered, errors = known.answered.accuracy, known.wrong.accuracy
@@ -457,11 +428,3 @@ def _risk_chart(known: Group, rule: stats.SelectiveRule) -> Chart:
     axes = Axis("questions answered, the most confident first", "%", 0, 100), Axis("wrong answers", "%", low=0)
     series = [wrong, Series("allowed", [0.0, 100.0], [100 * rule.max_risk] * 2)]
     return Chart("lines", "Risk against coverage, known names", label, *axes, series, height=320)
-
-
-def _fallback_texts(fallback: Fallback) -> list[Text]:
-    words = (
-        f"For {fallback.hits} of the withheld names the model gives the answer that it gives for the known name most like it;"
-        f" for a known name drawn at random, the two would agree in {percent(fallback.chance)}."
-    )
-    return [Text([words]), *([Text(fallback.examples, "list")] if fallback.examples else [])]

@@ -26,8 +26,6 @@ from attnlab.config import Settings, absolute_given, flatten, merge
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
 from attnlab.inside.taps import eval_mode
-from attnlab.lm import stages
-from attnlab.lm.evaluate import encode_questions
 from attnlab.lm.exams import Scored
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.tokenizers import Tokenizer
@@ -42,7 +40,7 @@ from attnlab.studies.compare.plan import Grid, try_once
 from attnlab.studies.compare.records import Record, notes_on, read_records, whole_result
 from attnlab.studies.compare.variants import Variant
 from attnlab.studies.study import study
-from attnlab.studies.training import Share, accuracy_curves, share_of
+from attnlab.studies.training import Share, accuracy_curves, check_training, share_of
 from attnlab.studies.workers import read_workers
 
 READ_LINES = {"task": {"name": "recall", "options": {"views": 0, "lines": 1.0, "questions": 0.0}}}
@@ -173,29 +171,24 @@ class Why(Grid[WhyResult]):
 
     def _refuse_mistakes(self, people: str) -> None:
         """Refuse a grid that cannot be made, and settings that the study itself chooses."""
-        for name, numbers in (("forms", self.forms), ("exposures", self.exposures)):
-            opt.require_distinct(name, numbers)
+        opt.require_distinct("forms", self.forms)
+        opt.require_distinct("exposures", self.exposures)
         if 1 not in self.forms:
             raise UserError("--forms must hold 1, with which several forms are compared, such as --forms 1,4")
         if not re.fullmatch("people(:[0-9]+)?", people):
             raise UserError(f"--corpus must be built-in people, such as people:300, not {people}: others have one form")
         corpora.is_built_in(f"{people}:x{max(self.forms)}")  # refuses too many forms
-        given = dict(flatten(self.given))
-        for setting in ("seed", "train.epochs", "task.name", "task.options"):
-            if any(f"{name}.".startswith(f"{setting}.") for name in given):
-                raise UserError(
-                    f"`run why` sets {setting} itself: leave it out, and use --seeds, --forms or --exposures"
-                )
+        own = re.compile(r"(seed|train\.epochs|task\.(name|options))\b")
+        for setting in filter(None, (own.match(name) for name, _ in flatten(self.given))):
+            raise UserError(
+                f"`run why` sets {setting[0]} itself: leave it out, and use --seeds, --forms or --exposures"
+            )
 
     def check(self) -> None:
         """Find errors before training: settings of every cell and stage, questions that are too long."""
         for variant in self.variants:
-            settings = variant.settings(self.seeds[0])
-            sources = self.data.sources(variant.corpus, self.facts)
-            tokenizer = stages.learn_tokenizer(settings, sources)
-            for stage in variant.steps:
-                stages.check_settings(variant.settings(self.seeds[0], stage), sources, tokenizer)
-            encode_questions(tokenizer, (item.question for item in self.questions), settings.model.block_size)
+            settings = [variant.settings(self.seeds[0], stage) for stage in variant.steps]
+            check_training(settings, self.data.sources(variant.corpus, self.facts), self.questions)
         try_once(self.variants[0], self.seeds[0])
 
     def train(self, folder: Path, console: Console) -> None:
@@ -204,18 +197,13 @@ class Why(Grid[WhyResult]):
 
     def judge(self, folder: Path, console: Console) -> WhyResult:
         """Measure what is known by heart, and test the questions of the study."""
-        assert self.corpus is not None
-        assert self.facts is not None
         records, grid = read_records(self, folder), self.grid
-        corpus = self.data.corpus(self.corpus)
+        corpus = self.data.corpus(self.corpus or "")
         begun = beginnings(corpus, self.questions)
-        hearts = {
-            reading.name: [
-                by_heart(*load_model(lineage(record.run)[-1].model), list(begun.values()))
-                for record in records[reading.name]
-            ]
-            for reading in grid[1:]
-        }
+        hearts = {}
+        for name in (reading.name for reading in grid[1:]):
+            models = [load_model(lineage(record.run)[-1].model) for record in records[name]]
+            hearts[name] = [by_heart(*model, list(begun.values())) for model in models]
         right = {name: [record.answers() for record in rows] for name, rows in records.items()}
         findings = compare_cells(grid, right, hearts, list(begun))
         runs = [record.run for rows in records.values() for record in rows]
@@ -223,7 +211,7 @@ class Why(Grid[WhyResult]):
             title="Why does reading help?",
             seconds=round(sum(whole_result(run).seconds for run in runs), 1),
             people=len(corpus.lines),
-            training_questions=len(self.data.questions(self.facts)),
+            training_questions=len(self.data.questions(self.facts or "")),
             rows=[describe(reading, records[reading.name], hearts.get(reading.name)) for reading in grid],
             findings=findings,
             settings={

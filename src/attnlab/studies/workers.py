@@ -1,6 +1,8 @@
-"""Where the runs of a study are worked on: processes of this machine, or a Ray cluster (remote).
+"""Where the runs of a study are worked on: processes of this machine, or a Ray cluster.
 
 Each is a command in a child process, wherever it runs. It writes to the folder of the study, and what it prints to a log.
+A worker of Ray starts the command on its own machine and waits for it, so that a run has a fresh process as it has here,
+and that the process stops when its worker does. The folder of the study must have the same path on all machines.
 """
 
 from __future__ import annotations
@@ -9,18 +11,21 @@ import getpass
 import importlib.util
 import os
 import signal
+import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 
-from attnlab.errors import AttnlabError, Interrupted, UserError
+from attnlab.errors import AttnlabError, Interrupted, UserError, one_line
 from attnlab.lm.progress import say
 from attnlab.machine import cores
 from attnlab.store.folders import locked
@@ -29,7 +34,9 @@ from attnlab.terminal import unexpected
 
 PAUSE = 0.2  # seconds between polls of the processes
 PATIENCE = 60.0  # seconds that a process has to save its state when asked to stop
-MANY = 1_000_000  # more than any study starts
+_MANY = 1_000_000  # more than any study starts
+_TRIES = 3  # on a cluster
+_SAVING = PATIENCE - 5.0  # seconds to save the state, before the study ends the worker that waits for it
 
 
 @dataclass(frozen=True)
@@ -64,23 +71,14 @@ class Task(Protocol):
         """End it at once."""
 
 
-class Workers(Protocol):
+@dataclass(frozen=True)
+class Workers:
     """Those who work on commands."""
 
-    @property
-    def at_a_time(self) -> int:
-        """How many commands are started at a time."""
-
-    @property
-    def tries(self) -> int:
-        """How often a command is started whose worker is lost."""
-
-    @property
-    def place(self) -> str:
-        """Its name in messages."""
-
-    def start(self, command: Command) -> Task:
-        """Start a command, or queue it."""
+    place: str  # in messages
+    at_a_time: int  # commands that are started at a time
+    tries: int  # how often a command is started whose worker is lost
+    start: Callable[[Command], Task]
 
 
 class _LocalTask:
@@ -104,19 +102,6 @@ class _LocalTask:
         self._child.end()
 
 
-@dataclass(frozen=True)
-class _Local:
-    """Processes of this machine."""
-
-    at_a_time: int
-    tries: int = 1
-    place: str = "this machine"
-
-    def start(self, command: Command) -> Task:
-        """Start a command."""
-        return _LocalTask(command)
-
-
 def read_workers(asked: int | str, threads: int = 1, runs: int | None = None) -> int | str:
     """A number of runs at a time, or the address of a Ray cluster; 0 asks for as many runs as there are cores for."""
     wrong = UserError(
@@ -138,12 +123,115 @@ def read_workers(asked: int | str, threads: int = 1, runs: int | None = None) ->
 def opened(workers: int | str) -> Iterator[Workers]:
     """The workers of a study, as `read_workers` names them; a cluster is left when the study ends."""
     if isinstance(workers, int):
-        yield _Local(workers)
+        yield Workers("this machine", workers, 1, _LocalTask)
         return
-    from attnlab.studies.remote import ray_cluster
-
     with ray_cluster(workers) as cluster:
         yield cluster
+
+
+# A Ray cluster
+
+
+class _RayTask:
+    """A command on a Ray cluster."""
+
+    def __init__(self, ray: Any, command: Command) -> None:
+        _refuse_too_large(ray, command)
+        self.reason = ""
+        self._ray = ray
+        self._code: int | None = None
+        # Tried again by the study, which says so, and not by Ray.
+        options = {"num_cpus": command.threads, "num_gpus": int(command.gpu), "max_retries": 0}
+        self._reference = ray.remote(**options)(run_job).remote(command)
+
+    def poll(self) -> int | None:
+        errors = self._ray.exceptions
+        if self._code is None and self._ray.wait([self._reference], timeout=0)[0]:
+            try:
+                self._code = self._ray.get(self._reference)
+            except errors.TaskCancelledError:
+                self._code = Interrupted.exit_code
+            except errors.RayTaskError as error:  # which it would meet again
+                self._code = AttnlabError.exit_code
+                self.reason = f"its worker could not start it: {one_line(error.cause)}"
+            except errors.RayError as error:  # which may quote a whole log
+                last = (str(error).strip() or type(error).__name__).splitlines()[-1]
+                self._code, self.reason = -signal.SIGKILL, f"its worker was lost ({last.strip()[:200]})"
+        return self._code
+
+    def stop(self) -> None:
+        self._ray.cancel(self._reference)
+
+    def kill(self) -> None:
+        self._ray.cancel(self._reference, force=True)
+
+
+def run_job(command: Command) -> int:
+    """Run a command where this is called; when this process is asked to stop, the command is asked to save its state."""
+    if not command.log.parent.is_dir():
+        raise FileNotFoundError(
+            "the study must be on a file system that all machines share (--out):"
+            f" {socket.gethostname()} has no {command.log.parent}"
+        )
+    with command.start() as child:
+        try:
+            while (code := child.poll()) is None:
+                time.sleep(PAUSE)
+            return code
+        finally:
+            if child.poll() is None:
+                child.interrupt()
+                until = time.monotonic() + _SAVING
+                while child.poll() is None and time.monotonic() < until:
+                    time.sleep(PAUSE)
+
+
+def _refuse_too_large(ray: Any, command: Command) -> None:
+    """Raise UserError if no machine is large enough: Ray would wait for one for ever."""
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    sizes = [(machine.get("GPU", 0) >= command.gpu, machine.get("CPU", 0)) for machine in machines]
+    fits, cpus = max(sizes, default=(False, 0))
+    if not fits:
+        raise UserError(
+            "a run needs a GPU, and no machine of the Ray cluster has one: use --device cpu, or add a machine"
+        )
+    if cpus < command.threads:
+        raise UserError(
+            f"a run needs {command.threads} cores, and no machine of the Ray cluster has more than {cpus:.0f}"
+            f"{' beside a GPU' if command.gpu else ''}: use --train.threads {max(1, int(cpus))}, or add a machine"
+        )
+
+
+@contextmanager
+def ray_cluster(name: str) -> Iterator[Workers]:
+    """Connect to the cluster ray://HOST:PORT; for `ray`, to that of RAY_ADDRESS or of this machine, or start one here."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray: Any = importlib.import_module("ray")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        try:
+            ray.init("auto" if name == "ray" else name, **quiet)
+        except ConnectionError:
+            if name != "ray" or os.environ.get("RAY_ADDRESS"):
+                raise
+            ray.init("local", include_dashboard=False, **quiet)
+    except Exception as error:
+        with suppress(Exception):
+            ray.shutdown()
+        raise UserError(
+            f"cannot connect to Ray ({one_line(error)}): check the address, or start one: ray start --head"
+        ) from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)  # Ray puts its own in place, which would end the study without saving
+    try:
+        place = f"Ray with {ray.cluster_resources().get('CPU', 0):.0f} cores"
+        yield Workers(place, _MANY, _TRIES, partial(_RayTask, ray))
+    finally:
+        ray.shutdown()
+
+
+# Commands that are started again
 
 
 class Attempts:

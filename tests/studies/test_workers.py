@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from attnlab.errors import UserError
-from attnlab.studies import remote
-from attnlab.studies.remote import JobRunner
-from attnlab.studies.workers import Command
+from attnlab.studies import workers
+from attnlab.studies.workers import Command, run_job
 from attnlab.supervisor import Child
 
 
@@ -25,7 +24,7 @@ def command(tmp_path: Path) -> Command:
 
 def cluster(*machines: dict[str, float]) -> Any:
     """A Ray cluster of machines with these resources, which starts nothing; the last one is gone."""
-    nodes = [{"Alive": True, "Resources": one} for one in machines]
+    nodes = [{"Alive": True, "Resources": machine} for machine in machines]
     gone = {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}
     return SimpleNamespace(nodes=lambda: [*nodes, gone], cluster_resources=lambda: {"CPU": 6.0})
 
@@ -41,7 +40,7 @@ def cluster(*machines: dict[str, float]) -> Any:
 def test_what_no_machine_of_ray_has_is_refused(command: Command, machines: Any, gpu: bool, says: str) -> None:
     asked = Command(command.module, (), command.log, command.threads, gpu)
     with pytest.raises(UserError, match=says):
-        remote._Ray(cluster(*machines)).start(asked)
+        workers._RayTask(cluster(*machines), asked)
 
 
 def main(arguments: list[str]) -> int:
@@ -55,25 +54,26 @@ def main(arguments: list[str]) -> int:
 def test_a_process_that_does_not_stop_when_asked_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))))
     monkeypatch.setenv("PYTHONPATH", path)
-    monkeypatch.setattr(remote, "_SAVING", 0.1)
-    pids, is_working = list[int](), tmp_path / "working"
+    monkeypatch.setattr(workers, "_SAVING", 0.1)
+    started, interrupted, is_working = list[Child](), list[bool](), tmp_path / "working"
+    start, sleep = Command.start, time.sleep
 
-    def wait(child: Child, seconds: float = float("inf")) -> int:
-        """Be interrupted once the command works."""
-        pids.append(child.pid)
-        while seconds == float("inf") and not is_working.exists():
-            time.sleep(0.02)
-        if seconds == float("inf"):
+    def remember(command: Command) -> Child:
+        started.append(start(command))
+        return started[-1]
+
+    def interrupt_once_it_works(seconds: float) -> None:
+        sleep(min(seconds, 0.02))
+        if is_working.exists() and not interrupted:
+            interrupted.append(True)
             raise KeyboardInterrupt
-        return waiting(child, seconds)
 
-    waiting = JobRunner.wait
-    monkeypatch.setattr(JobRunner, "wait", staticmethod(wait))
+    monkeypatch.setattr(Command, "start", remember)
+    monkeypatch.setattr(time, "sleep", interrupt_once_it_works)
     with pytest.raises(KeyboardInterrupt):
-        JobRunner(Command("test_remote", (str(is_working),), tmp_path / "log.txt"))()
-    assert len(pids) == 2
+        run_job(Command("test_workers", (str(is_working),), tmp_path / "log.txt"))
     with pytest.raises(ProcessLookupError):
-        os.kill(pids[0], 0)
+        os.kill(started[0].pid, 0)
 
 
 class _Failed(Exception):
@@ -86,14 +86,13 @@ def test_a_task_that_fails_on_its_worker_is_not_tried_again(command: Command) ->
     def get(_: Any) -> int:
         raise _Failed
 
-    absent = JobRunner(Command("any", (), command.log.parent / "absent" / "logs" / "log.txt"))
     with pytest.raises(FileNotFoundError, match="must be on a file system that all machines share .* has no .*absent"):
-        absent()
+        run_job(Command("any", (), command.log.parent / "absent" / "logs" / "log.txt"))
     errors = SimpleNamespace(TaskCancelledError=KeyError, RayTaskError=_Failed, RayError=Exception)
     submitted = SimpleNamespace(remote=lambda _: "reference")
-    ray = SimpleNamespace(
-        remote=lambda **_: lambda _: submitted, wait=lambda *_, **__: [True], get=get, exceptions=errors
-    )
-    task = remote._RayTask(ray, command)
+    ray = cluster({"CPU": 8.0})
+    ray.remote, ray.wait, ray.get = lambda **_: lambda _: submitted, lambda *_, **__: [True], get
+    ray.exceptions = errors
+    task = workers._RayTask(ray, command)
     assert task.poll() == 1
     assert task.reason.endswith("FileNotFoundError: the study must be on a file system that all machines share")
