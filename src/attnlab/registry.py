@@ -242,7 +242,7 @@ def listings(kind: Kind) -> dict[str, Listing]:
     """List the package's own classes of a kind by name, read from their sources without importing them."""
     listed, root = {}, Path(str(resources.files("attnlab")))
     for path in sorted(path for package in _PACKAGES[kind] for path in (root / package).rglob("*.py")):
-        module = ".".join(["attnlab", *path.relative_to(root).with_suffix("").parts])
+        module = ".".join(["attnlab", *path.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
         classes = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.ClassDef)]
         for node in classes:
             for call in node.decorator_list:

@@ -33,7 +33,7 @@ import torch
 from attnlab import cli, studies  # noqa: F401 - imported once, for all children
 from attnlab.store.folders import verify
 from attnlab.studies import workers
-from attnlab.studies.compare import job, jobs
+from attnlab.studies.compare import runs
 
 LONGEST = 120  # seconds that a command may take; more is a hang
 NOBODY = 65534
@@ -196,7 +196,7 @@ class Forked:
                 os.setsid()
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
-                leave(lambda: job.main(list(command.arguments)))
+                leave(lambda: runs.main(list(command.arguments)))
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
@@ -282,7 +282,7 @@ def start(
     os.environ |= {"HOME": home, "XDG_CACHE_HOME": f"{home}/cache", "XDG_STATE_HOME": f"{home}/state"}
     torch.set_num_threads(1)
     workers.Command.start = lambda command: Forked(command)  # type: ignore[method-assign,assignment,return-value]
-    jobs.PAUSE = workers.PAUSE = 0.02
+    runs.PAUSE = workers.PAUSE = 0.02
     if strike:
         inject(root, strike)
     if before:

@@ -6,12 +6,13 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from attnlab import stats
+from attnlab.measure.audit import AuditResult
 from attnlab.report.parts import LossCurve
 from attnlab.studies.compare.plan import Published
 from attnlab.studies.compare.records import (
-    AuditSummary,
     Comparison,
     ComparisonResult,
     DataSummary,
@@ -23,24 +24,23 @@ from attnlab.studies.compare.records import (
     MeanProbe,
     Quality,
     Readings,
-    SeedPair,
     SeedRun,
     Spread,
     Texts,
     VariantResult,
 )
 
-FIGURES: list[tuple[str, str, str, Kind, bool]] = [
-    ("dev_sentence_perplexity", "dev perplexity (sentences)", "dev ppl/sent", "perplexity", True),
-    ("dev_token_perplexity", "dev perplexity (tokens)", "dev ppl/tok", "perplexity", True),
-    ("train_sentence_perplexity", "train perplexity (sentences)", "train ppl/sent", "perplexity", True),
-    ("train_token_perplexity", "train perplexity (tokens)", "train ppl/tok", "perplexity", True),
-    ("final_loss", "final loss", "loss", "loss", True),
-    ("seconds", "training time", "time", "seconds", True),
-    ("tokens_per_second", "tokens a second", "tokens/s", "rate", False),
-    ("peak_memory", "peak memory", "memory", "bytes", True),
-    ("parameters", "parameters", "parameters", "count", True),
-    ("flops_per_token", "FLOPs a token", "FLOPs/token", "count", True),
+FIGURES: list[tuple[str, str, str, Kind]] = [
+    ("dev_sentence_perplexity", "dev perplexity (sentences)", "dev ppl/sent", "perplexity"),
+    ("dev_token_perplexity", "dev perplexity (tokens)", "dev ppl/tok", "perplexity"),
+    ("train_sentence_perplexity", "train perplexity (sentences)", "train ppl/sent", "perplexity"),
+    ("train_token_perplexity", "train perplexity (tokens)", "train ppl/tok", "perplexity"),
+    ("final_loss", "final loss", "loss", "loss"),
+    ("seconds", "training time", "time", "seconds"),
+    ("tokens_per_second", "tokens a second", "tokens/s", "rate"),
+    ("peak_memory", "peak memory", "memory", "bytes"),
+    ("parameters", "parameters", "parameters", "count"),
+    ("flops_per_token", "FLOPs a token", "FLOPs/token", "count"),
 ]
 LEVELS = {"dot": (380.8, 61.2), "additive": (386.0, 86.9), "zero_mask": (187.3, 60.4)}
 PROBES = [
@@ -54,9 +54,9 @@ PROBES = [
 def summary(values: Sequence[float]) -> Spread:
     mean = statistics.fmean(values)
     if len(values) < 2:
-        return Spread(1, mean, None, None, None, "one value", tuple(values))
+        return Spread(mean, None, None, None, tuple(values))
     reach = 4.303 * statistics.stdev(values) / math.sqrt(len(values))
-    return Spread(len(values), mean, statistics.stdev(values), mean - reach, mean + reach, "", tuple(values))
+    return Spread(mean, statistics.stdev(values), mean - reach, mean + reach, tuple(values))
 
 
 def make_curve(last: float, steps: int, rng: random.Random) -> LossCurve:
@@ -85,17 +85,16 @@ def make_variant(name: str, seeds: int, steps: int, rng: random.Random) -> Varia
         runs.append(SeedRun(seed, f"{name}/seed-{seed}", values, make_curve(math.log(level), steps, rng)))
     leaks = name == "zero_mask"
     places = tuple(0.4 * (1 - place / 64) if leaks else 0.0 for place in range(64))
-    audit = AuditSummary("pass", 0.0, places, "", {})
+    audit = AuditResult(name, "pass", 0.0, "", {}, {}, (), places, (), (), ())
     if leaks:
         faults = {"future": "token 1 moves by 40 %"}
-        audit = AuditSummary("declared", max(places), places, "masked scores are 0", faults)
+        audit = replace(audit, verdict="declared", causal_leak=max(places), defect="masked scores are 0", faults=faults)
     losses = (6.7, 6.8, 6.72)[:seeds]
     probes = tuple(MeanProbe(text, 11, 2, 6.74, 845.6, losses) for text in PROBES)
     samples = (f"{name} wrote that the company said <UNK> , and it was said .", "It is <b>not</b> a <script> .")
     return VariantResult(
         name,
-        name == "dot",
-        {"model.mechanism": name},
+        name,
         {key: summary([run.values[key] for run in runs]) for key, *_ in FIGURES},
         tuple(runs),
         leaks,
@@ -109,7 +108,6 @@ def make_pair(a: VariantResult, b: VariantResult) -> Comparison:
     key = "dev_sentence_perplexity"
     left, right = a.values[key].each, b.values[key].each
     ratio, leaks = statistics.fmean(left) / statistics.fmean(right), a.leaks or b.leaks
-    lines = tuple(SeedPair(seed, *pair, pair[0] - pair[1]) for seed, pair in enumerate(zip(left, right, strict=True)))
     shown = abs(ratio - 1) > 0.03
     verb = "differs" if shown else "no difference shown"
     means = " vs ".join(f"{statistics.fmean(each):.1f}" for each in (left, right))
@@ -117,7 +115,7 @@ def make_pair(a: VariantResult, b: VariantResult) -> Comparison:
     tested = stats.mcnemar([True, False], [False, False])  # of another test: not shown
     scope = "new seeds and new sentences"
     effect = Effect("ratio", ratio, ratio * 0.98, ratio * 1.02, 0.0001 if shown else 0.21, scope, mcnemar=tested)
-    return Comparison(a.name, b.name, key, words, effect, 0.0003 if shown else 0.42, shown, not leaks, lines)
+    return Comparison(a.name, b.name, key, words, effect, 0.0003 if shown else 0.42, shown, not leaks)
 
 
 def make_comparison(
@@ -142,9 +140,7 @@ def make_comparison(
         workers=2,
         order=tuple((name, seed) for seed in range(seeds) for name in names),
         data=DataSummary("prose:train", "prose:dev", None, None, 9000, 1000, None, None, 0),
-        figures=tuple(
-            Figure(key, title, short, kind, lower, f"what {title} means") for key, title, short, kind, lower in FIGURES
-        ),
+        figures=tuple(Figure(key, title, short, kind, f"what {title} means") for key, title, short, kind in FIGURES),
         variants=variants,
         text_quality=Quality(20_000.0, 0.03, 0.11, 0.4, 24.0),
         comparisons=tuple(make_pair(variant, variants[0]) for variant in variants[1:]),

@@ -17,7 +17,7 @@ from attnlab.errors import AttnlabError, Interrupted, UserError
 from attnlab.lm import stages, train
 from attnlab.lm.model import load_model
 from attnlab.store.runs import Run
-from attnlab.studies.compare.job import work
+from attnlab.studies.compare.runs import work
 from attnlab.studies.study import load
 from attnlab.studies.training import share_of
 from attnlab.studies.why import (

@@ -9,8 +9,8 @@ from attnlab import registry
 from attnlab.config import Settings
 from attnlab.errors import UserError
 from attnlab.studies import options as opt
+from attnlab.studies.compare import Compare
 from attnlab.studies.compare.plan import Published
-from attnlab.studies.compare.study import Compare
 from attnlab.studies.study import study
 
 # Published in the course reports: single runs on the training sentences with this checksum.

@@ -35,9 +35,8 @@ from attnlab.report.document import Row as TableRow
 from attnlab.report.words import NOTHING, capital, count, plural
 from attnlab.store.runs import lineage
 from attnlab.studies import options as opt
-from attnlab.studies.compare.jobs import train_all
-from attnlab.studies.compare.plan import Grid, try_once
-from attnlab.studies.compare.records import Record, notes_on, read_records, whole_result
+from attnlab.studies.compare.plan import Grid
+from attnlab.studies.compare.runs import Record, notes_on, read_records, train_all, whole_result
 from attnlab.studies.compare.variants import Variant
 from attnlab.studies.study import study
 from attnlab.studies.training import Share, accuracy_curves, check_training, share_of
@@ -189,7 +188,7 @@ class Why(Grid[WhyResult]):
         for variant in self.variants:
             settings = [variant.settings(self.seeds[0], stage) for stage in variant.steps]
             check_training(settings, self.data.sources(variant.corpus, self.facts), self.questions)
-        try_once(self.variants[0], self.seeds[0])
+        self.variants[0].try_once(self.seeds[0])
 
     def train(self, folder: Path, console: Console) -> None:
         """Train and measure every run."""

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from attnlab.lm.model import LanguageModel
 from attnlab.measure import audit
-from attnlab.studies.compare import Compare, compare, jobs
-from attnlab.studies.compare.job import work
-from attnlab.studies.compare.records import read_result
+from attnlab.studies.compare import Compare, compare, runs
+from attnlab.studies.compare.runs import work
+from attnlab.studies.study import load
 
 SMALL: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 32},
@@ -53,7 +53,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "try_all", train_here)
+    monkeypatch.setattr(runs, "try_all", train_here)
 
 
 @pytest.fixture(scope="session")
@@ -61,10 +61,10 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """The folder and the result of `compare dot zero_mask` with two seeds."""
     folder = tmp_path_factory.mktemp("compared") / "study"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(jobs, "try_all", train_here)
+        patched.setattr(runs, "try_all", train_here)
         patched.setattr(audit, "audit_module", audit_once)
         compare("dot", "zero_mask", "shared_qk", seeds=2, out=folder, **WORDS)
-    return folder, read_result(folder)
+    return folder, load(folder).read_result(folder)
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +73,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder = tmp_path_factory.mktemp("tuned") / "study"
     given = {**SMALL, "train": {**SMALL["train"], "epochs": 1.0}}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(jobs, "try_all", train_here)
+        patched.setattr(runs, "try_all", train_here)
         patched.setattr(audit, "audit_module", audit_once)
         compare(
             *("dot", "linear"),
@@ -83,4 +83,4 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
             margin=0.2,
             out=folder,
         )
-    return folder, read_result(folder)
+    return folder, load(folder).read_result(folder)

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from plans import audit as made_audit
 
 from attnlab import stats
 from attnlab.studies.compare.judge import audit_in_words, explain
 from attnlab.studies.compare.records import (
-    AuditSummary,
     Comparison,
+    Effect,
     Gain,
     Quality,
-    Ratio,
     Readings,
     Texts,
     VariantResult,
@@ -25,8 +25,8 @@ from attnlab.studies.compare.records import (
 TEXT = Quality(100, 0.04, 0.12, 0.5, 25.0)
 
 
-def ratio(value: float, p: float = 0.001) -> Ratio:
-    return Ratio(value, value * 0.9, value * 1.1, p)
+def ratio(value: float, p: float = 0.001) -> Effect:
+    return Effect("ratio", value, value * 0.9, value * 1.1, p, "new sentences")
 
 
 def variant(
@@ -35,21 +35,22 @@ def variant(
     word_by_word: float,
     leaks: bool = False,
     *,
-    reference: bool = False,
     gain: Gain | None = None,
     written: bool = True,
     **audit: Any,
 ) -> VariantResult:
-    found = AuditSummary("fail", 0.25, (0.0, 0.25) if leaks else (0.0, 0.0), "it leaks", {"future": "it does"})
+    found = made_audit(name, "fail", (0.0, 0.25) if leaks else (0.0, 0.0), "it leaks", future="it does")
     texts = Texts((), (), Quality(10, 0.1 if leaks else 0.05, 0.3, 0.5, 7.0)) if written else None
     readings = Readings(200, whole, word_by_word)
-    return VariantResult(name, reference, {}, {}, (), leaks, replace(found, **audit), readings, texts, gain)
+    return VariantResult(name, None, {}, (), leaks, replace(found, **audit), readings, texts, gain)
 
 
-DOT = variant("dot", 400.0, 400.0, reference=True)
+DOT = variant("dot", 400.0, 400.0)
 
 
-def paragraphs(whole: Ratio, honest: Ratio, kept: tuple[float | None, float | None] = (None, None)) -> tuple[str, ...]:
+def paragraphs(
+    whole: Effect, honest: Effect, kept: tuple[float | None, float | None] = (None, None)
+) -> tuple[str, ...]:
     """What is said of a gain of which the share in the interval `kept` is left word by word."""
     share = math.log(honest.value) / math.log(whole.value)
     gain = Gain(whole, honest, stats.RatioOfMeans(share, *kept, 0.05))
@@ -82,7 +83,7 @@ def compared(words: str, valid: bool) -> str:
     ],
 )
 def test_the_verdict_follows_from_the_share_that_is_left(
-    whole: Ratio, honest: Ratio, kept: tuple[float | None, float | None], says: str
+    whole: Effect, honest: Effect, kept: tuple[float | None, float | None], says: str
 ) -> None:
     assert re.match(says, paragraphs(whole, honest, kept)[-1])
 
@@ -122,7 +123,7 @@ def test_faults_without_positions_are_reported_as_they_are() -> None:
 
 
 def test_a_leaking_reference_is_no_reference() -> None:
-    bad = variant("bad", 200.0, 800.0, leaks=True, reference=True)
+    bad = variant("bad", 200.0, 800.0, leaks=True)
     assert "name a sound variant first" in explain([bad, variant("dot", 400.0, 400.0)], TEXT)[0].paragraphs[-1]
 
 

@@ -13,9 +13,11 @@ import pytest
 from plans import make_plan
 
 from attnlab import stats
+from attnlab.corpora import Question
 from attnlab.errors import UserError
 from attnlab.store.folders import read_json
-from attnlab.studies.compare import Plan, plan_from_pilot, planning
+from attnlab.studies import compare
+from attnlab.studies.compare import Plan, plan_from_pilot
 from verbs import call, reseal
 
 Compared = tuple[Path, Any]
@@ -32,15 +34,15 @@ def words() -> Plan:
 @pytest.fixture
 def questions(monkeypatch: pytest.MonkeyPatch) -> Plan:
     """A plan for questions, with a pilot of the variances above whose runs took a minute; each question is alone."""
-    monkeypatch.setattr(planning, "_read_pilot", lambda *_: (PARTS, 60.0, "a pilot"))
+    monkeypatch.setattr(compare, "_read_pilot", lambda *_: (PARTS, 60.0, "a pilot"))
     plan = make_plan(["dot", "linear"], quick=True, seeds=4, workers=2)
-    plan.__dict__.update(questions=[None] * 45, clusters=None)
+    plan.__dict__.update(questions=[Question("?", "!")] * 45, clusters=None)
     return plan
 
 
 def test_a_pilot_of_words_is_what_the_test_of_its_runs_saw(compared: Compared, words: Plan) -> None:
     folder, result = compared
-    parts, seconds, note = planning._read_pilot(str(folder), words, "sentences", "% of perplexity")
+    parts, seconds, note = compare._read_pilot(str(folder), words, "% of perplexity")
     tested = next(pair for pair in result.comparisons if pair.a == "shared_qk")  # zero_mask sees the future
     items = tested.effect.details.sentences
     assert f"2 seeds x {items:,} sentences" in note
@@ -70,7 +72,7 @@ def test_the_table_says_what_the_statistics_say_the_cautious_number_first(questi
 
 def test_several_comparisons_are_planned_at_a_stricter_level(questions: Plan) -> None:
     three = replace(questions, variants=(*questions.variants, replace(questions.variants[1], name="other")))
-    three.__dict__.update(questions=[None] * 45, clusters=None)
+    three.__dict__.update(questions=[Question("?", "!")] * 45, clusters=None)
     found = plan_from_pilot(three, "runs/pilot")
     assert found.alpha == 0.025
     assert found.outlooks[0].difference == stats.smallest_difference(PARTS, 2, 23, 0.025)
@@ -101,7 +103,7 @@ def test_answers_are_subtracted_seed_by_seed() -> None:
 
     a, b = [Answered(True, False), Answered(True, True)], [Answered(False, False), Answered(False, True)]
     plan = make_plan(["dot", "linear"], quick=True)
-    np.testing.assert_array_equal(planning._differences(plan, a, b), [[1, 0], [1, 0]])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(compare._differences(plan, a, b), [[1, 0], [1, 0]])  # type: ignore[arg-type]
 
 
 def test_mistakes_name_the_fix(compared: Compared, words: Plan, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from attnlab.errors import ConfigError, UserError
 from attnlab.store.folders import write_folder
 from attnlab.store.records import decode, encode
 from attnlab.studies.compare import Compare
-from attnlab.studies.compare.plan import seen_before
 from attnlab.studies.workers import read_workers
 
 
@@ -161,7 +160,8 @@ def test_what_is_learned_is_not_measured(tmp_path: Path) -> None:
         make_plan(["dot", "additive"], task="words", data=data(str(text), str(text))).check()
     other = tmp_path / "other.txt"
     other.write_text("One sentence .\nThree sentences .\n", encoding="utf-8")
-    assert seen_before(make_plan(["dot", "additive"], task="words", data=data(str(text), str(other)))) == (1, 2)
+    plan = make_plan(["dot", "additive"], task="words", data=data(str(text), str(other)))
+    assert (plan.seen_before, len(plan.items)) == (1, 2)
 
 
 def test_a_plan_survives_being_stored() -> None:

@@ -16,10 +16,8 @@ from attnlab.errors import AttnlabError, UserError
 from attnlab.store.folders import add_files, read_json, to_json
 from attnlab.store.runs import Run
 from attnlab.studies import resume
-from attnlab.studies.compare import add_seeds
-from attnlab.studies.compare.plan import Tuned, trials_of, tuning_plan
-from attnlab.studies.compare.records import Trial, Tuning, read_result
-from attnlab.studies.compare.tuning import choose
+from attnlab.studies.compare import add_seeds, choose
+from attnlab.studies.compare.variants import Trial, Tuned, Tuning
 from attnlab.studies.study import load
 
 Compared = tuple[Path, Any]
@@ -48,7 +46,7 @@ def test_each_is_trained_with_the_value_that_was_best_for_it(tuned: Compared) ->
 def test_the_choice_and_the_verdict_share_neither_sentences_nor_seeds(tuned: Compared) -> None:
     folder, result = tuned
     plan = plan_of(folder)
-    choosing = tuning_plan(plan)
+    choosing = plan.tuning_plan()
     assert plan.part == "judging"
     assert not set(choosing.sentences) & set(plan.sentences)
     assert sorted([*choosing.sentences, *plan.sentences]) == sorted(plan.data.corpus(str(plan.dev)).lines)
@@ -81,8 +79,8 @@ def test_documents_are_not_torn_apart(tmp_path: Path) -> None:
     held = data("prose:100:train", str(text))
     plan = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=0.001,0.002"])
     assert plan.clusters is not None
-    assert len(set(plan.clusters)) + len(set(tuning_plan(plan).clusters or ())) == 40
-    assert not set(plan.clusters) & set(tuning_plan(plan).clusters or ())
+    assert len(set(plan.clusters)) + len(set(plan.tuning_plan().clusters or ())) == 40
+    assert not set(plan.clusters) & set(plan.tuning_plan().clusters or ())
     # Without blank lines every sentence is by itself; with few documents too.
     text.write_text("".join(blocks), encoding="utf-8")
     assert make_plan(["dot", "linear"], task="words", data=held).clusters is None
@@ -106,13 +104,13 @@ def test_questions_about_one_person_are_a_cluster(tmp_path: Path) -> None:
 def test_a_value_at_which_training_diverges_is_never_chosen(tuned: Compared) -> None:
     folder, _ = tuned
     plan = plan_of(folder)
-    trying, names = tuning_plan(plan), [trial.name for _, _, trial in trials_of(plan)]
+    trying, names = plan.tuning_plan(), [trial.name for _, _, trial in plan.trials()]
     failed = {(names[2], trying.seeds[0]): "the loss is nan at step 7"}
-    found = choose(plan, trying, folder / "tuning", failed)
+    found = choose(plan, folder / "tuning", failed)
     assert found.chosen == {"dot": {"train.lr": 1e-5}, "linear": {"train.lr": 0.01}}
     assert found.trials[2] == Trial("dot", {"train.lr": 0.01}, None, (), "the loss is nan at step 7")
     with pytest.raises(AttnlabError, match=r"every trial of dot diverged \(no\): try lower values"):
-        choose(plan, trying, folder / "tuning", {(names[at], trying.seeds[0]): "no" for at in (0, 2)})
+        choose(plan, folder / "tuning", {(names[at], trying.seeds[0]): "no" for at in (0, 2)})
 
 
 def test_a_best_value_at_the_edge_is_said() -> None:
@@ -145,7 +143,7 @@ def test_mistakes_in_tuning(more: dict[str, Any], says: str) -> None:
 def test_other_data_to_choose_on_leaves_all_for_the_verdict() -> None:
     held = data("prose:100:train", "prose:100:dev")
     plan = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=1,2"], tune_on="prose:100:test")
-    assert (plan.part, tuning_plan(plan).dev, tuning_plan(plan).part) == ("all", "prose:100:test", "all")
+    assert (plan.part, plan.tuning_plan().dev, plan.tuning_plan().part) == ("all", "prose:100:test", "all")
     assert len(plan.sentences) == len(plan.data.corpus("prose:100:dev").lines)
 
 
@@ -159,7 +157,7 @@ def test_seeds_added_later_are_counted_as_a_look(compared: Compared, tmp_path: P
         add_seeds(folder, 2)
     add_seeds(folder, 3)
     resume(folder, Console(quiet=True))
-    result: Any = read_result(folder)
+    result: Any = load(folder).read_result(folder)
     assert result.seeds == (0, 1, 2)
     assert result.command == f"{before.command}; attnlab resume FOLDER --seeds 0,1,2"
     fixed = result.registration
@@ -195,7 +193,7 @@ def test_the_verdict_is_not_taken_from_what_chose(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="to choose on are those of the verdict: give other data to --tune-on"):
         plan.check()
     taken = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=1,2"], seeds=[1000, 1001])
-    assert tuning_plan(taken).seeds == (1002,)
+    assert taken.tuning_plan().seeds == (1002,)
 
 
 def test_the_seed_of_the_order_reaches_every_stage() -> None:

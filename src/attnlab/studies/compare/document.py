@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from attnlab import stats
 from attnlab.lm.exams import Scored
 from attnlab.report.document import (
     Axis,
@@ -56,7 +55,6 @@ from attnlab.report.words import (
     span,
     times,
 )
-from attnlab.studies.compare.plan import Tuned
 from attnlab.studies.compare.records import (
     Comparison,
     ComparisonResult,
@@ -65,13 +63,12 @@ from attnlab.studies.compare.records import (
     MeanProbe,
     Registration,
     Spread,
-    Tuning,
     VariantResult,
 )
+from attnlab.studies.compare.variants import Tuned, Tuning
 
 _LEAKS = "leaks"
 _QUALITY = ("perplexity", "loss", "share")  # kinds of figures that measure quality; the others measure cost
-_PROBES_PER_TABLE = 5
 _SPLIT_AT_SPACES = (
     "; words split at spaces only, so that a comma or a full stop makes another word of the one before it ({} unknown):"
     " the course reports do not say how they split"
@@ -81,7 +78,7 @@ _SPLIT_AT_SPACES = (
 def document(result: ComparisonResult) -> Document:
     """The whole report."""
     notes = [(figure.title, figure.note) for figure in result.figures if figure.note]
-    explained = [Text(part.paragraphs, title=part.title) for part in result.explanation]
+    curves = [(_titled(variant), [run.curve for run in variant.runs], variant.leaks) for variant in result.variants]
     return report_of(
         result.kind,
         result,
@@ -94,11 +91,11 @@ def document(result: ComparisonResult) -> Document:
                 folded("What the figures mean", Facts("What the figures mean", notes)),
             ),
             *_compared_section(result),
-            *_tuning_section(result),
-            *section("Training", *_loss_charts(result)),
+            *(_tuning_section(result.tuning, result.figures[0]) if result.tuning else []),
+            *section("Training", *joint_losses(curves)),
             *_texts_sections(result),
             *section("Who sees the future", _leak_chart(result), _word_by_word_table(result), _audit_table(result)),
-            *section("What it means", *explained),
+            *section("What it means", *(Text(part.paragraphs, title=part.title) for part in result.explanation)),
             *section("Published figures beside ours", _published_table(result)),
             *section("By seed", _seeds_table(result), _differences_table(result)),
             *section("Time and memory", _costs_table(result)),
@@ -153,15 +150,10 @@ def _mean_cell(spread: Spread | None, kind: str) -> Cell:
     """A mean with its interval, and the value of every seed behind it."""
     if spread is None:
         return Cell(NOTHING)
+    mean, low, high = spread.mean, spread.low, spread.high
     each = [figure(value, kind) for value in spread.each]
-    return Cell(
-        figure(spread.mean, kind),
-        spread.mean,
-        span(spread.low, spread.high, kind),
-        ", ".join(each) if len(set(each)) > 1 else "",
-        low=spread.low,
-        high=spread.high,
-    )
+    behind = ", ".join(each) if len(set(each)) > 1 else ""
+    return Cell(figure(mean, kind), mean, span(low, high, kind), behind, low=low, high=high)
 
 
 def _summary_table(result: ComparisonResult) -> Table:
@@ -189,25 +181,21 @@ def _costs_table(result: ComparisonResult) -> Table | None:
         ratio = own / reference if variant is not first and own is not None and reference else None
         return Cell(figure(own, of.kind), own, "" if ratio is None else f"{times(ratio)} ×")
 
+    def cells(variant: VariantResult) -> list[Cell]:
+        return [cost(variant, of) for of in shown]
+
     caption = f"Below each value, its ratio to that of {first.name}."
-    titles = list(map(_column, shown))
-    return _variants_table(
-        "Time and memory", caption, titles, result.variants, lambda variant: [cost(variant, of) for of in shown]
-    )
+    return _variants_table("Time and memory", caption, list(map(_column, shown)), result.variants, cells)
 
 
 def _seeds_table(result: ComparisonResult) -> Table:
     """Every run; counts are the same for all seeds and left out."""
     shown = [figure for figure in result.figures if figure.kind != "count"]
-    rows = [
-        _row(
-            variant.name,
-            [Cell(str(run.seed), run.seed), *(cell(run.values.get(of.key), of.kind) for of in shown)],
-            _mark(variant),
-        )
-        for variant in result.variants
-        for run in variant.runs
-    ]
+    rows = []
+    for variant in result.variants:
+        for run in variant.runs:
+            values = (cell(run.values.get(of.key), of.kind) for of in shown)
+            rows.append(_row(variant.name, [Cell(str(run.seed), run.seed), *values], _mark(variant)))
     titles = [Column(of.short or of.title, note=of.title) for of in shown]
     return Table("Runs", "Every run by itself.", columns("Variant", "Seed", *titles), rows)
 
@@ -227,14 +215,12 @@ def _published_table(result: ComparisonResult) -> Table | None:
     return Table("Published figures", caption, columns("Variant", *titles), rows) if rows else None
 
 
-def _varied_table(result: ComparisonResult) -> Table:
-    names = list(dict.fromkeys(name for variant in result.variants for name in variant.settings))
-    caption = f"Varied: {result.varied}; seeds {', '.join(map(str, result.seeds))}."
-
-    def cells(variant: VariantResult) -> list[Cell]:
-        return [Cell(plain(variant.settings.get(name))) for name in names]
-
-    return _variants_table("What was varied", caption, [*map(text_column, names)], result.variants, cells)
+def _answers_table(result: ComparisonResult) -> Table | None:
+    """The most common answers of every variant, if questions were asked."""
+    rows = [
+        Scored(name=variant.name, kind="model", **vars(variant.exam)) for variant in result.variants if variant.exam
+    ]
+    return commonest_table(rows, "the first seed of each") if rows else None
 
 
 # Pairs
@@ -268,12 +254,6 @@ def _level(pairs: Sequence[Comparison]) -> str:
     return f"{100 * min(pair.level for pair in pairs):.3g} %"
 
 
-def _equivalence_cell(test: stats.Equivalence | None) -> Cell:
-    if test is None:
-        return Cell(NOTHING)
-    return Cell("yes" if test.shown else "not shown", test.p, f"p = {test.p:.2g}")
-
-
 def _margin_in_words(margin: float, tested: Figure) -> str:
     """The margin of equivalence: in points of right answers, or as a share of the perplexity."""
     return f"{100 * margin:g} {'points' if tested.kind == 'share' else '%'}"
@@ -283,38 +263,24 @@ def _tests_table(result: ComparisonResult) -> Table:
     pairs = result.comparisons
     corrected = any(pair.adjusted is not None for pair in pairs)
     margin = result.registration.margin if result.registration else None
+    ratios = Column("Ratio or difference", note=f"with its {_level(pairs)} interval")
+    titles = [text_column("Figure"), ratios, Column("p")]
+    titles += [Column("p after Holm", note="corrected for the number of comparisons")] if corrected else []
+    titles += [text_column("Difference shown")]
+    titles += [text_column(f"Equivalent within {_margin_in_words(margin, result.figures[0])}")] if margin else []
     rows = []
     for pair in pairs:
         of = result.figure(pair.figure)
-        shown = ("yes" if pair.shown else "no") + ("" if pair.valid else ", invalid")
         cells = [Cell(of.title), _effect_cell(pair, of.kind), cell(pair.effect.p, "p")]
         cells += [cell(pair.adjusted, "p")] if corrected else []
-        cells += [Cell(shown), *([_equivalence_cell(pair.equivalence)] if margin else [])]
+        cells += [Cell(("yes" if pair.shown else "no") + ("" if pair.valid else ", invalid"))]
+        if margin:
+            test = pair.effect.details.equivalence
+            shown = Cell("yes" if test.shown else "not shown", test.p, f"p = {test.p:.2g}") if test else Cell(NOTHING)
+            cells.append(shown)
         rows.append(_row(_pair_title(pair, pair.a, pair.b), cells, _pair_mark(pair, result.leaking)))
-    titles = columns(
-        "Compared",
-        text_column("Figure"),
-        Column("Ratio or difference", note=f"with its {_level(pairs)} interval"),
-        "p",
-        *([Column("p after Holm", note="corrected for the number of comparisons")] if corrected else []),
-        text_column("Difference shown"),
-        *([text_column(f"Equivalent within {_margin_in_words(margin, result.figures[0])}")] if margin else []),
-    )
     scopes = dict.fromkeys(pair.effect.scope for pair in pairs)
-    return Table("Comparisons", f"Tests generalise to {listed(scopes)}.", titles, rows)
-
-
-def _tests_by_seed_table(result: ComparisonResult) -> Table | None:
-    """The compared figures by seed, where there are several seeds."""
-    rows = []
-    for pair in result.comparisons if len(result.seeds) > 1 else ():
-        of = result.figure(pair.figure)
-        for line in pair.by_seed:
-            cells = [Cell(of.title), Cell(str(line.seed), line.seed), cell(line.a, of.kind), cell(line.b, of.kind)]
-            cells.append(Cell(signed(line.difference, of.kind), line.difference))
-            rows.append(_row(f"{pair.a} minus {pair.b}", cells, _pair_mark(pair, result.leaking)))
-    titles = columns("Compared", text_column("Figure"), "Seed", "First", "Second", "First minus second")
-    return Table("Comparisons by seed", "What was compared, by seed.", titles, rows) if rows else None
+    return Table("Comparisons", f"Tests generalise to {listed(scopes)}.", columns("Compared", *titles), rows)
 
 
 def _differences_table(result: ComparisonResult) -> Table | None:
@@ -381,48 +347,14 @@ def _compared_section(result: ComparisonResult) -> list[Section]:
         Text([capital(pair.words)], title=pair.heading, mark=_pair_mark(pair, result.leaking))
         for pair in result.comparisons
     ]
-    by_seed = _tests_by_seed_table(result)
-    blocks: list[Block] = [*_pair_charts(result), Text([legend], "quiet"), *sentences, _tests_table(result)]
-    return section("Compared", *blocks, folded("By seed", by_seed) if by_seed else None)
+    return section("Compared", *_pair_charts(result), Text([legend], "quiet"), *sentences, _tests_table(result))
 
 
 # Tuning
 
 
-def _tuning_section(result: ComparisonResult) -> list[Section]:
+def _tuning_section(tuning: Tuning, tested: Figure) -> list[Section]:
     """The trials of tuning: a curve per setting and a table."""
-    if result.tuning is None:
-        return []
-    tested = result.figures[0]
-    charts = [_tuning_curve(result.tuning, tuned, tested) for tuned in result.tuning.settings]
-    return section("Tuning", *charts, _trials_table(result.tuning, tested))
-
-
-def _tuning_curve(tuning: Tuning, tuned: Tuned, tested: Figure) -> Chart | None:
-    """The best figure at every value of a setting, one line per variant; None where values are not numbers."""
-    name, values = tuned.setting, tuned.values
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return None
-    logs = min(values) > 0
-    factor, best = (100.0, max) if tested.kind == "share" else (1.0, min)
-    series = []
-    for variant in tuning.chosen:
-        points = []
-        for value in sorted(values):
-            reached = [
-                factor * trial.figure
-                for trial in tuning.trials
-                if trial.variant == variant and trial.values[name] == value and trial.figure is not None
-            ]
-            points.append((math.log10(value) if logs else value, best(reached) if reached else math.nan))
-        dots = tuple(point for point in points if math.isfinite(point[1]))
-        series.append(Series(variant, [x for x, _ in points], [y for _, y in points], dots=dots))
-    title = f"{tested.title} by {name}"
-    axes = Axis(f"log10 of {name}" if logs else name), Axis(tested.title, "%" if tested.kind == "share" else "")
-    return lines(capital(title), series, *axes, title)
-
-
-def _trials_table(tuning: Tuning, tested: Figure) -> Table:
     names = [tuned.setting for tuned in tuning.settings]
     rows = []
     for trial in tuning.trials:
@@ -434,34 +366,50 @@ def _trials_table(tuning: Tuning, tested: Figure) -> Table:
         f"The same trials for every variant, {plural(len(tuning.seeds), 'seed')} each, measured on {count(tuning.items)} items"
         " that the verdict is not taken from."
     )
-    return Table("Trials", caption, columns("Variant", *names, Column(tested.title), text_column("Chosen")), rows)
+    titles = columns("Variant", *names, Column(tested.title), text_column("Chosen"))
+    charts = [_tuning_curve(tuning, tuned, tested) for tuned in tuning.settings]
+    return section("Tuning", *charts, Table("Trials", caption, titles, rows))
+
+
+def _tuning_curve(tuning: Tuning, tuned: Tuned, tested: Figure) -> Chart | None:
+    """The best figure at every value of a setting, one line per variant; None where values are not numbers."""
+    name, values = tuned.setting, tuned.values
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return None
+    logs = min(values) > 0
+    factor, best = (100.0, max) if tested.kind == "share" else (1.0, min)
+    series = []
+    for variant in tuning.chosen:
+        reached: dict[float, list[float]] = {}
+        for trial in tuning.trials:
+            if trial.variant == variant and trial.figure is not None:
+                reached.setdefault(trial.values[name], []).append(factor * trial.figure)
+        x = [math.log10(value) if logs else value for value in sorted(values)]
+        y = [best(reached.get(value, [math.nan])) for value in sorted(values)]
+        dots = tuple(point for point in zip(x, y, strict=True) if math.isfinite(point[1]))
+        series.append(Series(variant, x, y, dots=dots))
+    title = f"{tested.title} by {name}"
+    axes = Axis(f"log10 of {name}" if logs else name), Axis(tested.title, "%" if tested.kind == "share" else "")
+    return lines(capital(title), series, *axes, title)
 
 
 # Texts
 
 
-def _probe_cell(probe: MeanProbe) -> Cell:
-    each = "loss " + ", ".join(figure(loss, "loss") for loss in probe.losses) if len(probe.losses) > 1 else ""
-    under = f"loss {figure(probe.loss, 'loss')}"
-    return Cell(figure(probe.perplexity, "perplexity"), probe.perplexity, under, each)
-
-
-def _probes_tables(
-    variants: Sequence[VariantResult], probes: Sequence[Sequence[MeanProbe]], how: str = ""
-) -> list[Table]:
-    """The loss and perplexity of the probe sentences of each variant, a few sentences per table."""
-    caption = f"Perplexity of each sentence, and its loss in nats per token below{how}."
+def _probes_table(variants: Sequence[VariantResult], probes: Sequence[Sequence[MeanProbe]], how: str = "") -> Table:
+    """The loss and perplexity of the probe sentences of each variant."""
     by_name = {variant.name: row for variant, row in zip(variants, probes, strict=True)}
-    tables = []
-    for begin in range(0, len(probes[0]), _PROBES_PER_TABLE):
-        places = range(begin, min(begin + _PROBES_PER_TABLE, len(probes[0])))
-        titles = [f"Sentence {place + 1}" for place in places]
 
-        def cells(variant: VariantResult, places: range = places) -> list[Cell]:
-            return [_probe_cell(by_name[variant.name][place]) for place in places]
+    def probe_cell(probe: MeanProbe) -> Cell:
+        each = "loss " + ", ".join(figure(loss, "loss") for loss in probe.losses) if len(probe.losses) > 1 else ""
+        under = f"loss {figure(probe.loss, 'loss')}"
+        return Cell(figure(probe.perplexity, "perplexity"), probe.perplexity, under, each)
 
-        tables.append(_variants_table("Probe sentences", caption, titles, variants, cells))
-    return tables
+    caption = f"Perplexity of each sentence, and its loss in nats per token below{how}."
+    titles = [f"Sentence {place + 1}" for place in range(len(probes[0]))]
+    return _variants_table(
+        "Probe sentences", caption, titles, variants, lambda variant: list(map(probe_cell, by_name[variant.name]))
+    )
 
 
 def _probe_line(probe: MeanProbe) -> str:
@@ -482,24 +430,16 @@ def _quality_table(result: ComparisonResult) -> Table:
     return Table("Samples", "What the samples are made of, in shares of their tokens.", titles, rows)
 
 
-def _answers_table(result: ComparisonResult) -> Table | None:
-    """The most common answers of every variant, if questions were asked."""
-    rows = [
-        Scored(name=variant.name, kind="model", **vars(variant.exam)) for variant in result.variants if variant.exam
-    ]
-    return commonest_table(rows, "the first seed of each") if rows else None
-
-
 def _texts_sections(result: ComparisonResult) -> list[Section]:
     written = [(variant, variant.texts) for variant in result.variants if variant.texts]
     if not written:
         return []
     variants, first = [variant for variant, _ in written], written[0][1]
-    tables = _probes_tables(variants, [texts.probes for _, texts in written])
+    tables = [_probes_table(variants, [texts.probes for _, texts in written])]
     if first.spaced_probes:
         unknown = plural(sum(probe.unknown for probe in first.spaced_probes), "word")
         spaced = [texts.spaced_probes for _, texts in written]
-        tables += _probes_tables(variants, spaced, _SPLIT_AT_SPACES.format(unknown))
+        tables.append(_probes_table(variants, spaced, _SPLIT_AT_SPACES.format(unknown)))
     samples = [Text(texts.samples, "samples", variant.name, _mark(variant)) for variant, texts in written]
     return [
         Section("Probe sentences", [Text([_probe_line(probe) for probe in first.probes], "numbered"), *tables]),
@@ -560,15 +500,6 @@ def _leak_chart(result: ComparisonResult) -> Chart | None:
     return Chart("lines", "The leak by position", label, x, y, series, height=260)
 
 
-# Training
-
-
-def _loss_charts(result: ComparisonResult) -> list[Chart]:
-    """The loss curves of all variants over their seeds."""
-    curves = [(_titled(variant), [run.curve for run in variant.runs], variant.leaks) for variant in result.variants]
-    return joint_losses(curves)
-
-
 # What it rests on
 
 
@@ -596,9 +527,10 @@ def _registration_facts(fixed: Registration, result: ComparisonResult) -> Facts:
 def _reproduce(result: ComparisonResult) -> Section:
     known = {"task": result.task, "preset": result.preset, **asdict(result.data)}
     facts = [(capital(name.replace("_", " ")), plain(value)) for name, value in known.items() if value is not None]
-    data = Facts("Data", facts)
+    varied = ", ".join(plain(variant.value) for variant in result.variants)
+    facts += [("Varied", f"{result.varied}: {varied}"), ("Seeds", ", ".join(map(str, result.seeds)))]
     together = f" ({result.workers} at a time)" if result.workers else ""
     order = ", ".join(f"{name} {seed}" for name, seed in result.order)
     more: list[Block] = [_registration_facts(result.registration, result)] if result.registration else []
-    more += [_varied_table(result), folded(f"Order of the runs{together}", Text([order], "quiet"))]
-    return reproduce(result, data, result.settings, more)
+    more.append(folded(f"Order of the runs{together}", Text([order], "quiet")))
+    return reproduce(result, Facts("Data", facts), result.settings, more)

@@ -1,9 +1,11 @@
-"""The plan of a comparison: variants, seeds, data and the order of the runs, and its checks. Nothing is trained here."""
+"""The plan of a comparison: variants, seeds, data and the order of the runs, and its checks. Nothing is trained here.
+
+A Grid is what other studies share that train several variants with several seeds; a Plan is a comparison.
+"""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -12,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
-import torch
 
 from attnlab import corpora
 from attnlab.config import (
@@ -27,21 +28,24 @@ from attnlab.config import (
     overlay,
 )
 from attnlab.corpora import Question
-from attnlab.errors import UserError
+from attnlab.errors import ConfigError, UserError
 from attnlab.lm import stages
 from attnlab.lm.evaluate import encode_questions
-from attnlab.lm.model import LanguageModel
 from attnlab.lm.perplexity import PROBES
 from attnlab.report.parts import StudyResult
+from attnlab.store import records
+from attnlab.store.folders import is_written
 from attnlab.store.runs import Run, lineage
 from attnlab.studies import options as opt
 from attnlab.studies.compare.variants import (
+    OTHER_TEXT,
+    Tuned,
+    Tuning,
     Variant,
     from_runs,
     is_run,
     make_variants,
     read_values,
-    refuse_other_text,
 )
 from attnlab.studies.options import MOST_SEEDS, about, default, seed_numbers
 from attnlab.studies.study import Study, checksums_of_files
@@ -54,27 +58,10 @@ R = TypeVar("R", bound=StudyResult)
 _PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the corpus that nano-words is made for
 _QUICK_EPOCHS = 2.0
 _SEEDS, _QUICK_SEEDS = 5, 3
-_FEW_WORDS = 97  # vocabulary of a model that is only tried out
 _CHOOSING = 3  # one in so many sentences or questions is for choosing tuned settings
 _FEW_DOCUMENTS = 20  # with fewer, sentences are taken one by one
+TUNING = "tuning.json"
 _TUNING_SEED = 1000  # the first seed of tuning: not one of those that are judged
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """A setting that is tuned for every variant by itself, and the values to try."""
-
-    setting: str
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Published:
-    """Published figures of one variant, with their source."""
-
-    name: str
-    values: dict[str, float]
-    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +113,13 @@ class Grid(Study[R]):
         """The variant of this name."""
         return next(variant for variant in self.variants if variant.name == name)
 
+    def stages(self, variant: Variant) -> tuple[Stage, ...]:
+        """The training stages of a variant: fine-tuning only if questions are asked that its pretraining does not read."""
+        if variant.steps:
+            return variant.steps
+        reads = task_class(variant.settings(self.seeds[0]).task).reads_questions
+        return ("pretrain",) if self.words or reads else ("pretrain", "finetune")
+
     def path(self, folder: Path, name: str, seed: int) -> Path:
         """The folder of a run."""
         finished = self.runs.get(f"{name}/{seed}")
@@ -144,6 +138,10 @@ class Grid(Study[R]):
         turned = [names[at % len(names) :] + names[: at % len(names)] for at in range(len(self.seeds))]
         return [(name, seed) for seed, row in zip(self.seeds, turned, strict=True) for name in row]
 
+    def as_trained(self, folder: Path) -> Self:
+        """Return the plan with what was decided after the study began, such as tuned settings."""
+        return self
+
     def fingerprints(self) -> dict[str, str]:
         """Return checksums of everything that could change before a resume: data and the user's files."""
         sums = super().fingerprints()
@@ -153,6 +151,15 @@ class Grid(Study[R]):
             named = code_named_in({"file": variant.file, "given": variant.given})
             files += [Path(name.rpartition(":")[0]).resolve() for name in named]
         return sums | checksums_of_files(list(dict.fromkeys(files)))
+
+
+@dataclass(frozen=True)
+class Published:
+    """Published figures of one variant, with their source."""
+
+    name: str
+    values: dict[str, float]
+    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,34 +202,46 @@ class Plan(Grid[Any]):
         """Return published figures of the same experiment."""
         return ()
 
+    def compared(self) -> list[tuple[str, str]]:
+        """The pairs that are tested: each variant with the first, or each with each."""
+        pairs = itertools.combinations([variant.name for variant in self.variants], 2)
+        return [(b, a) for a, b in pairs if self.all_pairs or a == self.variants[0].name]
+
+    # The data that is measured
+
     @property
     def probes(self) -> tuple[str, ...]:
         """Sentences to show with their losses."""
         return self.probe or PROBES
 
-    @property
-    def part(self) -> Literal["all", "choosing", "judging"]:
-        """The part of the held-out data that is measured."""
-        if self.choosing:
-            return "choosing"
-        return "judging" if self.tune and not self.tune_on else "all"
-
-    @cached_property
-    def tuned(self) -> tuple[Tuned, ...]:
-        """The settings to tune for every variant by itself."""
-        return _read_tuned(self.tune, self.varied)
-
     @cached_property
     def sentences(self) -> list[str]:
         """The sentences to measure."""
-        assert self.dev is not None
-        return self._of_part(self.data.corpus(self.dev).lines)
+        return self._of_part(super().sentences)
 
     @cached_property
     def questions(self) -> list[Question]:
         """The questions to ask."""
-        assert self.exam is not None
-        return self._of_part(self.data.questions(self.exam))
+        return self._of_part(super().questions)
+
+    @property
+    def items(self) -> list[str]:
+        """What is measured, as texts: the sentences, or the questions without their answers."""
+        return self.sentences if self.words else [item.question for item in self.questions]
+
+    @property
+    def noun(self) -> str:
+        """What the items are called."""
+        return "sentences" if self.words else "questions"
+
+    @property
+    def seen_before(self) -> int:
+        """How many of the items are in the training data."""
+        if self.words:
+            known = set(self.data.corpus(self.corpus).lines) if self.corpus else set()
+        else:
+            known = {item.question for item in self.data.questions(self.facts)} if self.facts else set()
+        return sum(item in known for item in self.items)
 
     @cached_property
     def clusters(self) -> tuple[int, ...] | None:
@@ -231,23 +250,19 @@ class Plan(Grid[Any]):
         return tuple(numbers) if len(set(numbers)) < len(numbers) else None
 
     @property
-    def few_documents(self) -> str:
-        """A note if the sentences belong to so few documents that they are taken one by one."""
-        documents = set(self.data.corpus(self.dev).documents or ()) if self.dev and not self.exam else set()
-        if not 0 < len(documents) < _FEW_DOCUMENTS:
-            return ""
-        return (
-            f"The held-out text has {len(documents)} documents, too few to be compared as such: its sentences are taken as"
-            " independent, so that p is too small if those of one document are alike."
-        )
+    def few_documents(self) -> int:
+        """The number of documents, if there are so few that their sentences are taken one by one; else 0."""
+        documents = len(set(self.data.corpus(self.dev).documents or ())) if self.dev and not self.exam else 0
+        return documents if documents < _FEW_DOCUMENTS else 0
 
     @cached_property
     def _all_clusters(self) -> list[int]:
         if self.exam is None:
             assert self.dev is not None
             corpus = self.data.corpus(self.dev)
-            documents = corpus.documents if corpus.documents and len(set(corpus.documents)) >= _FEW_DOCUMENTS else None
-            return list(documents or range(len(corpus.lines)))
+            return list(
+                range(len(corpus.lines)) if self.few_documents else corpus.documents or range(len(corpus.lines))
+            )
         about = self.data.corpus(self.corpus) if self.corpus else None
         subjects: dict[object, int] = {}
         numbers = []
@@ -255,6 +270,13 @@ class Plan(Grid[Any]):
             matches = corpora.documents_about(about, item.question) if about else []
             numbers.append(subjects.setdefault(matches[0] if matches else item.question, len(subjects)))
         return numbers
+
+    @property
+    def part(self) -> Literal["all", "choosing", "judging"]:
+        """The part of the held-out data that is measured."""
+        if self.choosing:
+            return "choosing"
+        return "judging" if self.tune and not self.tune_on else "all"
 
     def _of_part(self, items: Sequence[T]) -> list[T]:
         """The items of this part; a cluster is in one part as a whole."""
@@ -265,12 +287,60 @@ class Plan(Grid[Any]):
         choosing = np.isin(self._all_clusters, chosen)
         return [item for item, side in zip(items, choosing, strict=True) if side == (self.part == "choosing")]
 
-    def compared(self) -> list[tuple[str, str]]:
-        """The pairs that are tested: each variant with the first, or each with each."""
-        names = [variant.name for variant in self.variants]
-        if self.all_pairs:
-            return [(b, a) for at, a in enumerate(names) for b in names[at + 1 :]]
-        return [(name, names[0]) for name in names[1:]]
+    # Tuning
+
+    @cached_property
+    def tuned(self) -> tuple[Tuned, ...]:
+        """The settings to tune for every variant by itself."""
+        tuned = tuple(Tuned(*read_values("--tune", text)) for text in self.tune)
+        for choice in tuned:
+            if len(set(choice.values)) < max(2, len(choice.values)):
+                raise UserError(f"--tune {choice.setting} needs at least two different values, such as 0.001,0.002")
+            if choice.setting == self.varied:
+                raise UserError(f"{self.varied} is what is compared: tune another setting")
+            if choice.setting.startswith((*OTHER_TEXT, "train.order_seed")):
+                raise UserError(f"{choice.setting} changes the data, not how they are learned: tune another setting")
+        if len({choice.setting for choice in tuned}) < len(tuned):
+            raise UserError("--tune names a setting twice: give all its values at once")
+        return tuned
+
+    def trials(self) -> list[tuple[Variant, dict[str, Any], Variant]]:
+        """The trials of tuning: a variant, the values tried, and the variant with these values."""
+        trials = []
+        for point in itertools.product(*(tuned.values for tuned in self.tuned)):
+            values = {tuned.setting: value for tuned, value in zip(self.tuned, point, strict=True)}
+            for variant in self.variants:
+                name = ", ".join([variant.name, *(f"{key}={value}" for key, value in values.items())])
+                trials.append((variant, values, variant.with_settings(name, values)))
+        return trials
+
+    def tuning_plan(self) -> Self:
+        """The trials as a plan, with other seeds and other data than those that are judged."""
+        held_out: dict[str, Any] = {"dev" if self.words else "exam": self.tune_on} if self.tune_on else {}
+        free = (seed for seed in itertools.count(_TUNING_SEED) if seed not in self.seeds)
+        return replace(
+            self,
+            **held_out,
+            choosing=not self.tune_on,
+            variants=tuple(trial for _, _, trial in self.trials()),
+            seeds=tuple(itertools.islice(free, self.tune_seeds)),
+            tune=(),
+            tune_on=None,
+        )
+
+    def choice(self, folder: Path) -> Tuning | None:
+        """The stored choice; None if nothing is tuned, or not yet."""
+        return records.read(Tuning, folder / TUNING) if self.tune and is_written(folder / TUNING) else None
+
+    def as_trained(self, folder: Path) -> Self:
+        """Return the plan with the values chosen for every variant."""
+        tuning = self.choice(folder)
+        if tuning is None:
+            return self
+        chosen = (variant.with_settings(variant.name, tuning.chosen[variant.name]) for variant in self.variants)
+        return replace(self, variants=tuple(chosen))
+
+    # Starting
 
     def with_absolute_paths(self) -> Self:
         """Return the plan with paths that are valid in any folder."""
@@ -296,35 +366,29 @@ class Plan(Grid[Any]):
         chosen = overlay(load_preset(preset), {"task": {"name": self.task}})["task"] if self.task else {}
         settings = merge({"task": chosen} if chosen else {}, merge(self.usual, self.given))
         variants, varied = make_variants(self.names, self.vary, preset, self.config, settings)
-        for variant in variants:
-            _refuse_running_text(variant.settings(0))
+        _refuse_text([variant.settings(0) for variant in variants], varied)
         plan = self._with_data(variants[0].settings(0).task)
-        if plan.words:
-            refuse_other_text(varied)
-        elif self.probe:
+        if self.probe and not plan.words:
             raise UserError("--probe is for task words: sentences are measured there")
         if plan.corpus == "prose:train":
             epochs = _QUICK_EPOCHS if self.quick else _PROSE_EPOCHS
             variants = tuple(variant.with_default("train", "epochs", epochs) for variant in variants)
-        seeds = self.seeds or seed_numbers(_QUICK_SEEDS if self.quick else _SEEDS)
-        tuned = _read_tuned(self.tune, varied)
-        if tuned and not 1 <= self.tune_seeds <= MOST_SEEDS:
-            raise UserError(f"--tune-seeds must be a number from 1 to {MOST_SEEDS}, not {self.tune_seeds}")
-        if (self.tune_on or self.tune_seeds != 1) and not tuned:
-            raise UserError("--tune-on and --tune-seeds need --tune: add settings, such as --tune train.lr=0.001,0.002")
-        trials = len(variants) * self.tune_seeds * math.prod(len(setting.values) for setting in tuned) if tuned else 0
-        threads = max(variant.settings(0).train.threads or 1 for variant in variants)
-        workers = read_workers(self.workers, threads, max(len(variants) * len(seeds), trials))
-        return replace(
+        plan = replace(
             plan,
             names=(),
             given=absolute_given(self.given) if self.given else {},
             config=self.config.resolve() if self.config else None,
             variants=variants,
             varied=varied,
-            seeds=seeds,
-            workers=str(workers),
+            seeds=self.seeds or seed_numbers(_QUICK_SEEDS if self.quick else _SEEDS),
         )
+        if plan.tuned and not 1 <= self.tune_seeds <= MOST_SEEDS:
+            raise UserError(f"--tune-seeds must be a number from 1 to {MOST_SEEDS}, not {self.tune_seeds}")
+        if (self.tune_on or self.tune_seeds != 1) and not plan.tuned:
+            raise UserError("--tune-on and --tune-seeds need --tune: add settings, such as --tune train.lr=0.001,0.002")
+        threads = max(variant.settings(0).train.threads or 1 for variant in variants)
+        trials = len(plan.trials()) * self.tune_seeds if plan.tuned else 0
+        return replace(plan, workers=str(read_workers(self.workers, threads, max(len(plan.order()), trials))))
 
     def _with_data(self, task: TaskConfig) -> Self:
         """The plan with built-in data if none is named."""
@@ -355,13 +419,12 @@ class Plan(Grid[Any]):
             raise UserError(
                 f"{other} is not a run, and finished runs are compared with finished runs only: name its folder"
             )
-        variants, varied, seeds, runs = from_runs(self.names)
-        first = Run.open(self.names[0])
-        _refuse_running_text(stages.stored_config(first))
-        words, corpus = first.record.task.tested == "sentences", _corpus_of(first)
+        opened = [Run.open(name) for name in self.names]
+        varied, runs = from_runs(opened)
+        first, corpus = opened[0], _corpus_of(opened[0])
+        _refuse_text([stages.stored_config(first)], varied)
+        words = first.record.task.tested == "sentences"
         held_out = self.dev if words else self.exam
-        if words:
-            refuse_other_text(varied)
         if held_out is None:
             if corpus is None or not corpora.is_built_in(corpus) or (words and not corpus.endswith(":train")):
                 raise UserError(
@@ -369,13 +432,16 @@ class Plan(Grid[Any]):
                 )
             held_out = f"{corpus.removesuffix(':train')}:dev"
         facts = first.record.facts.source if first.record.facts else None
+        names, seeds = (list(dict.fromkeys(part)) for part in zip(*runs, strict=True))
+        if lacking := [f"{name} with seed {seed}" for name in names for seed in seeds if (name, seed) not in runs]:
+            raise UserError(f"no run of {', '.join(lacking)}: every variant needs the same seeds")
         return replace(
             self,
             names=(),
-            variants=variants,
+            variants=tuple(map(Variant, names)),
             varied=varied,
-            seeds=seeds,
-            runs=runs,
+            seeds=tuple(sorted(seeds)),
+            runs={f"{name}/{seed}": str(path.resolve()) for (name, seed), path in runs.items()},
             corpus=corpus,
             workers=str(read_workers(self.workers)),
             dev=held_out if words else None,
@@ -387,88 +453,41 @@ class Plan(Grid[Any]):
         """Find errors before training: settings of every variant and stage, data, questions that are too long."""
         sources = self.data.sources(self.corpus, self.facts)
         exam = self.questions if self.exam else []
-        if self.exam and any(item.answer is None for item in exam):
+        if any(item.answer is None for item in exam):
             raise UserError(f"{self.exam} has questions without answers: a comparison needs them all")
-        seen, asked = seen_before(self)
-        if seen == asked:
-            raise UserError(
-                f"all of {self.dev or self.exam} is in the training data: measure on other text or questions"
-            )
-        if not (self.sentences if self.words else self.questions):
-            raise UserError(
-                f"{self.dev or self.exam} is too small to choose on one part and judge on another: use --tune-on"
-            )
+        held_out = self.dev or self.exam
+        if not self.items:
+            raise UserError(f"{held_out} is too small to choose on one part and judge on another: use --tune-on")
+        if self.seen_before == len(self.items):
+            raise UserError(f"all of {held_out} is in the training data: measure on other text or questions")
         if self.runs:
             return
         if self.tune:
-            choosing = tuning_plan(self)
-            shared = set(choosing.sentences) & set(self.sentences) if self.words else _asked(choosing) & _asked(self)
-            if shared:
+            choosing = self.tuning_plan()
+            if shared := set(choosing.items) & set(self.items):
                 raise UserError(
-                    f"{len(shared):,} of the sentences or questions to choose on are those of the verdict: give other data to"
-                    " --tune-on"
+                    f"{len(shared):,} of the {self.noun} to choose on are those of the verdict: give other data to --tune-on"
                 )
             choosing.check()
         config = self.variants[0].settings(self.seeds[0])
         tokenizer = stages.learn_tokenizer(config, sources)
         encode_questions(tokenizer, (item.question for item in exam), config.model.block_size)
         for variant in self.variants:
-            for stage in stages_of(variant, self):
+            for stage in self.stages(variant):
                 stages.check_settings(variant.settings(self.seeds[0], stage), sources, tokenizer)
-            try_once(variant, self.seeds[0])
+            variant.try_once(self.seeds[0])
 
 
-def _read_tuned(texts: Sequence[str], varied: str) -> tuple[Tuned, ...]:
-    """The settings to tune, from SETTING=VALUE,VALUE,..."""
-    tuned = tuple(Tuned(*read_values("--tune", text)) for text in texts)
-    for choice in tuned:
-        if len(set(choice.values)) < 2 or len(set(choice.values)) < len(choice.values):
-            raise UserError(f"--tune {choice.setting} needs at least two different values, such as 0.001,0.002")
-        if choice.setting == varied:
-            raise UserError(f"{varied} is what is compared: tune another setting")
-        if choice.setting.startswith(("task.", "tokenizer.", "model.vocab_size", "train.order_seed")):
-            raise UserError(f"{choice.setting} changes the data, not how they are learned: tune another setting")
-    if len({choice.setting for choice in tuned}) < len(tuned):
-        raise UserError("--tune names a setting twice: give all its values at once")
-    return tuned
-
-
-def trials_of(plan: Plan) -> list[tuple[Variant, dict[str, Any], Variant]]:
-    """The trials of tuning: a variant, the values tried, and the variant with these values."""
-    settings = [tuned.setting for tuned in plan.tuned]
-    tried = itertools.product(*(tuned.values for tuned in plan.tuned))
-    trials = []
-    for values in (dict(zip(settings, point, strict=True)) for point in tried):
-        for variant in plan.variants:
-            name = ", ".join([variant.name, *(f"{key}={value}" for key, value in values.items())])
-            trials.append((variant, values, variant.with_settings(name, values)))
-    return trials
-
-
-def tuning_plan(plan: Plan) -> Plan:
-    """The trials of a comparison as a plan, with other seeds and other data than those that are judged."""
-    dev, exam = plan.dev, plan.exam
-    if plan.tune_on:
-        dev, exam = (plan.tune_on, None) if plan.words else (None, plan.tune_on)
-    free = (seed for seed in itertools.count(_TUNING_SEED) if seed not in plan.seeds)
-    return replace(
-        plan,
-        dev=dev,
-        exam=exam,
-        choosing=not plan.tune_on,
-        variants=tuple(trial for _, _, trial in trials_of(plan)),
-        seeds=tuple(itertools.islice(free, plan.tune_seeds)),
-        tune=(),
-        tune_on=None,
-    )
-
-
-def _refuse_running_text(config: RunConfig) -> None:
-    """Refuse a task that reads running text: a comparison counts losses of sentences, or answers."""
-    if stages.reads_running_text(config):
+def _refuse_text(configs: Sequence[RunConfig], varied: str) -> None:
+    """Refuse running text, and perplexities of different texts: a comparison counts losses of sentences, or answers."""
+    if running := [config.task.name for config in configs if stages.reads_running_text(config)]:
         raise UserError(
-            f"a comparison measures sentences or answers, and task {config.task.name} reads running text:"
+            f"a comparison measures sentences or answers, and task {running[0]} reads running text:"
             " use --task words, with one sentence per line"
+        )
+    if task_class(configs[0].task).tested == "sentences" and varied.startswith(OTHER_TEXT):
+        raise ConfigError(
+            f"{varied} changes what is predicted, and perplexities of different texts cannot be compared: vary another setting"
         )
 
 
@@ -478,47 +497,3 @@ def _corpus_of(run: Run) -> str | None:
         if ancestor.record.corpus:
             return None if ancestor.record.running_text else ancestor.record.corpus.source
     return None
-
-
-def stages_of(variant: Variant, plan: Grid[Any]) -> tuple[Stage, ...]:
-    """The training stages of a variant: fine-tuning only if questions are asked that its pretraining does not read."""
-    if variant.steps:
-        return variant.steps
-    reads = task_class(variant.settings(plan.seeds[0]).task).reads_questions
-    return ("pretrain",) if plan.words or reads else ("pretrain", "finetune")
-
-
-def _asked(plan: Plan) -> set[str]:
-    return {item.question for item in plan.questions}
-
-
-def try_once(variant: Variant, seed: int) -> None:
-    """Let a variant's model read two words, so that a class that cannot is found before training."""
-    model = small_model(variant, seed)
-    try:
-        with torch.no_grad():
-            model(torch.zeros(1, 2, dtype=torch.long))
-    except Exception as error:  # whatever a user's class may raise
-        raise UserError(
-            f"{variant.name} cannot read a text: {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from None
-
-
-def small_model(variant: Variant, seed: int) -> LanguageModel:
-    """A fresh model of a variant with a small vocabulary, for checks that do not depend on it."""
-    config = variant.settings(seed).model
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return LanguageModel(replace(config, vocab_size=_FEW_WORDS, zero_init=False))
-
-
-def seen_before(plan: Plan) -> tuple[int, int]:
-    """How many of the measured sentences or questions are in the training data, and how many there are."""
-    data = plan.data
-    if plan.words:
-        known = set(data.corpus(plan.corpus).lines) if plan.corpus else set()
-        measured = plan.sentences
-    else:
-        known = {item.question for item in data.questions(plan.facts)} if plan.facts else set()
-        measured = [item.question for item in plan.questions]
-    return sum(item in known for item in measured), len(measured)

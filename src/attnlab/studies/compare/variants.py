@@ -1,12 +1,15 @@
-"""The variants of a comparison: what the user names, as settings that differ in one thing."""
+"""The variants of a comparison: what the user names, as settings that differ in one thing; and what is tuned for each."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from attnlab import registry
 from attnlab.config import (
@@ -24,15 +27,17 @@ from attnlab.config import (
 )
 from attnlab.errors import ConfigError, UserError, unknown
 from attnlab.lm import stages
+from attnlab.lm.model import LanguageModel
 from attnlab.store import usercode
 from attnlab.store.runs import Run, lineage
 
 _MECHANISM = "model.mechanism"
 _OPTIONS = "model.options"
 _NOT_VARIED = frozenset({"preset", "seed"})  # settings that may differ within a variant
-_OTHER_TEXT = ("tokenizer.", "model.vocab_size", "task.")  # settings that change what is predicted
+OTHER_TEXT = ("tokenizer.", "model.vocab_size", "task.")  # settings that change what is predicted
 _OF_ALL_STAGES = ("threads", "order_seed")  # settings of training that are not those of pretraining alone
 _TAKEN = ("measured", "logs", "tuning")  # folders of a comparison that are not variants
+_FEW_WORDS = 97  # vocabulary of a model that is only tried out
 
 
 @dataclass(frozen=True)
@@ -61,12 +66,14 @@ class Variant:
         """The value of a dotted setting."""
         return self.settings(0).flat().get(setting)
 
-    def with_settings(self, name: str, values: Mapping[str, Any], **more: Any) -> Variant:
+    def with_settings(self, name: str, values: Mapping[str, Any]) -> Variant:
         """Return the variant with another name and other values of dotted settings."""
         settings = self.given
         for setting, value in values.items():
-            settings = merge(settings, nested(setting, value))
-        return replace(self, name=name, given=settings, **more)
+            for part in reversed(setting.split(".")):
+                value = {part: value}
+            settings = merge(settings, value)
+        return replace(self, name=name, given=settings)
 
     def with_default(self, table: str, name: str, value: Any) -> Variant:
         """Return the variant with a setting that applies if neither its file nor the user has chosen it."""
@@ -75,11 +82,98 @@ class Variant:
             return self
         return replace(self, given=merge(self.given, {table: {name: value}}))
 
+    def small_model(self, seed: int) -> LanguageModel:
+        """A fresh model with a small vocabulary, for checks that do not depend on it."""
+        config = self.settings(seed).model
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return LanguageModel(replace(config, vocab_size=_FEW_WORDS, zero_init=False))
+
+    def try_once(self, seed: int) -> None:
+        """Let its model read two words, so that a class that cannot is found before training."""
+        model = self.small_model(seed)
+        try:
+            with torch.no_grad():
+                model(torch.zeros(1, 2, dtype=torch.long))
+        except Exception as error:  # whatever a user's class may raise
+            message = " ".join(str(error).split())
+            raise UserError(f"{self.name} cannot read a text: {type(error).__name__}: {message}") from None
+
     @property
     def folder(self) -> str:
         """Its name as a folder name."""
         plain = re.sub(r"[^\w.,=-]+", "_", self.name)
         return f"{plain}_" if plain in _TAKEN else plain
+
+
+# Tuned settings
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A setting that is tuned for every variant by itself, and the values to try."""
+
+    setting: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One variant with one combination of values: its figure, the mean over the seeds; None if a run diverged."""
+
+    variant: str
+    values: dict[str, Any]
+    figure: float | None
+    each: tuple[float, ...]
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All trials, and the values chosen for every variant: the content of tuning.json."""
+
+    settings: tuple[Tuned, ...]
+    figure: str
+    items: int  # sentences or questions that the choice was made on
+    seeds: tuple[int, ...]
+    trials: tuple[Trial, ...]
+    chosen: dict[str, dict[str, Any]]
+
+    @property
+    def tied(self) -> list[str]:
+        """The variants for which several combinations are equally good, so that the first was taken."""
+        tied = []
+        for name, values in self.chosen.items():
+            trials = [trial for trial in self.trials if trial.variant == name]
+            best = next((trial.figure for trial in trials if trial.values == values), None)
+            tied += [name] if [trial.figure for trial in trials].count(best) > 1 else []
+        return tied
+
+    @property
+    def at_edge(self) -> dict[str, list[str]]:
+        """By variant: the settings whose best value is the smallest or largest of the numbers tried."""
+        numeric = {
+            tuned.setting: (min(tuned.values), max(tuned.values))
+            for tuned in self.settings
+            if all(isinstance(value, int | float) for value in tuned.values)
+        }
+        edges = {
+            name: [key for key, ends in numeric.items() if values[key] in ends] for name, values in self.chosen.items()
+        }
+        return {name: keys for name, keys in edges.items() if keys}
+
+
+# Variants by name
+
+
+def read_values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
+    """The setting and the values of SETTING=VALUE,VALUE,..."""
+    name, sign, values = text.partition("=")
+    if not sign or not values:
+        raise UserError(f"{option} takes SETTING=VALUE,VALUE such as train.lr=0.001,0.002, not '{text}'")
+    if name == "seed":
+        raise UserError("seeds are not compared, every variant has several: --seeds 3, or --seeds 7,8,9")
+    return name, tuple(from_text(raw, bool if raw.lower() in ("true", "false") else None) for raw in values.split(","))
 
 
 def _is_mechanism(name: str) -> bool:
@@ -112,13 +206,16 @@ def make_variants(
     """The variants that the user names, and the setting in which they differ."""
     base = Variant("", preset, str(file.resolve()) if file else None, absolute_given(settings))
     if vary is not None:
-        variants = _varied_values(base, names, vary)
+        if names:
+            raise UserError("--vary names the variants itself: choose their mechanism with --mechanism")
+        setting, values = read_values("--vary", vary)
+        written = vary.partition("=")[2].split(",")
+        pairs = zip(written, values, strict=True)
+        variants = [base.with_settings(f"{setting}={text}", {setting: value}) for text, value in pairs]
     elif all(map(_is_mechanism, names)):
         if names and "mechanism" in base.given["model"]:
             raise UserError("mechanisms are compared: leave out --mechanism, which is for --vary, presets and files")
-        _refuse_other_options(names, base.given)
-        pairs = zip(_distinct_names(names), names, strict=True)
-        variants = [replace(base, name=called, given=_with_mechanism(base.given, name)) for called, name in pairs]
+        variants = _mechanism_variants(base, names)
     else:
         # Unknown names first, so that the error is about them.
         variants = [_preset_or_file(base, name) for name in sorted(names, key=_is_mechanism)]
@@ -137,47 +234,21 @@ def _refuse_duplicates(variants: Sequence[Variant], keys: Sequence[str]) -> None
         raise UserError(f"{', '.join(variant.name for variant in variants)}: the same twice; name each variant once")
 
 
-def _with_mechanism(settings: Settings, name: str) -> Settings:
-    """Settings with a mechanism and, of the options given for several mechanisms, its own."""
-    model = settings.get("model", {})
-    used = _short_names(usercode.split_names(name))
-    options = {mechanism: table for mechanism, table in model.get("options", {}).items() if mechanism in used}
-    return {**settings, "model": {**model, "mechanism": absolute_names(name), "options": options}}
-
-
-def _refuse_other_options(names: Sequence[str], settings: Settings) -> None:
-    """Refuse options of a mechanism that is not compared."""
-    used = {mechanism for name in names for mechanism in _short_names(usercode.split_names(name))}
-    for mechanism in settings.get("model", {}).get("options", {}):
-        if mechanism not in used:
-            raise ConfigError(unknown("mechanism in model.options, which is not compared,", mechanism, used))
-
-
-def read_values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
-    """The setting and the values of SETTING=VALUE,VALUE,..."""
-    name, sign, values = text.partition("=")
-    if not sign or not values:
-        raise UserError(f"{option} takes SETTING=VALUE,VALUE such as train.lr=0.001,0.002, not '{text}'")
-    if name == "seed":
-        raise UserError("seeds are not compared, every variant has several: --seeds 3, or --seeds 7,8,9")
-    return name, tuple(from_text(raw, bool if raw.lower() in ("true", "false") else None) for raw in values.split(","))
-
-
-def _varied_values(base: Variant, names: Sequence[str], vary: str) -> list[Variant]:
-    """Variants from SETTING=VALUE,VALUE,..."""
-    name, values = read_values("--vary", vary)
-    if names:
-        raise UserError("--vary names the variants itself: choose their mechanism with --mechanism")
-    written = vary.partition("=")[2].split(",")
-    return [base.with_settings(f"{name}={text}", {name: value}) for text, value in zip(written, values, strict=True)]
-
-
-def nested(name: str, value: Any) -> Settings:
-    """A dotted setting and its value as nested tables."""
-    for part in reversed(name.split(".")):
-        value = {part: value}
-    tables: Settings = value
-    return tables
+def _mechanism_variants(base: Variant, names: Sequence[str]) -> list[Variant]:
+    """Mechanisms as variants; each takes its own of the options that are given for several mechanisms."""
+    model = base.given.get("model", {})
+    options = model.get("options", {})
+    used = {name: _short_names(usercode.split_names(name)) for name in names}
+    compared = set(itertools.chain(*used.values()))
+    for mechanism in options:
+        if mechanism not in compared:
+            raise ConfigError(unknown("mechanism in model.options, which is not compared,", mechanism, compared))
+    variants = []
+    for called, name in zip(_distinct_names(names), names, strict=True):
+        own = {mechanism: table for mechanism, table in options.items() if mechanism in used[name]}
+        table = {**model, "mechanism": absolute_names(name), "options": own}
+        variants.append(replace(base, name=called, given={**base.given, "model": table}))
+    return variants
 
 
 def _preset_or_file(base: Variant, name: str) -> Variant:
@@ -198,10 +269,22 @@ def _preset_or_file(base: Variant, name: str) -> Variant:
     raise ConfigError(unknown("mechanism, preset or settings file (.toml)", name, choices))
 
 
+# One difference
+
+
+def _different(first: RunConfig, other: RunConfig) -> set[str]:
+    """The settings in which two variants differ, except the seed and options of a mechanism that only one of them has."""
+    kept = set(diff(first, other)) - _NOT_VARIED
+    if _MECHANISM not in kept:
+        return kept
+    shared = set(_short_names(first.model.mechanisms)) & set(_short_names(other.model.mechanisms))
+    options = tuple(f"{_OPTIONS}.{name}." for name in shared)
+    return {key for key in kept if not key.startswith(_OPTIONS) or key.startswith(options)}
+
+
 def _only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
     """The only setting other than the seed in which the variants differ; none or several are an error."""
-    first = configs[0][1]
-    differences = sorted({key for _, other in configs[1:] for key in different(first, other)})
+    differences = sorted({key for _, config in configs for key in _different(configs[0][1], config)})
     names = ", ".join(dict.fromkeys(name for name, _ in configs))
     if not differences:
         raise ConfigError(f"{names} have the same settings: there is nothing to compare")
@@ -214,16 +297,6 @@ def _only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
     return differences[0]
 
 
-def different(first: RunConfig, other: RunConfig) -> set[str]:
-    """The settings in which two variants differ, except the seed and options of a mechanism that only one of them has."""
-    kept = set(diff(first, other)) - _NOT_VARIED
-    if _MECHANISM not in kept:
-        return kept
-    shared = set(_short_names(first.model.mechanisms)) & set(_short_names(other.model.mechanisms))
-    options = tuple(f"{_OPTIONS}.{name}." for name in shared)
-    return {key for key in kept if not key.startswith(_OPTIONS) or key.startswith(options)}
-
-
 def run_differences(first: Sequence[Run], other: Sequence[Run], allowed: Collection[str] = ()) -> set[str]:
     """In what two runs and the runs they started from differ besides what is allowed: settings, stages, data."""
     steps = ["+".join(run.record.stage for run in reversed(line)) for line in (first, other)]
@@ -231,78 +304,53 @@ def run_differences(first: Sequence[Run], other: Sequence[Run], allowed: Collect
         return {f"stages ({' and '.join(steps)})"}
     differences: set[str] = set()
     for depth, (left, right) in enumerate(zip(first, other, strict=True)):
-        names = different(stages.stored_config(left), stages.stored_config(right)) - set(allowed)
-        names |= {"data"} if _checksums(left) != _checksums(right) else set()
+        names = _different(stages.stored_config(left), stages.stored_config(right)) - set(allowed)
+        sums = [[data and data.sha256 for data in (run.record.corpus, run.record.facts)] for run in (left, right)]
+        names |= {"data"} if sums[0] != sums[1] else set()
         differences |= {f"{name} of the base" for name in names} if depth else names
     return differences
 
 
-def _checksums(run: Run) -> list[str | None]:
-    """The checksums of the data that a run was trained on."""
-    return [data.sha256 if data else None for data in (run.record.corpus, run.record.facts)]
+# Finished runs
 
 
-def _refuse_other_bases(runs: Sequence[Run], varied: str) -> None:
+def from_runs(runs: Sequence[Run]) -> tuple[str, dict[tuple[str, int], Path]]:
+    """The setting in which finished runs differ, and their folders by variant and seed."""
+    for run in runs:
+        if not run.complete:
+            raise UserError(f"{run.path} is not complete: `attnlab resume {run.path}` first")
+    configs = [stages.stored_config(run) for run in runs]
+    for config in configs:  # now, since the jobs that open them later cannot ask
+        usercode.require_all(config.model.mechanism)
+    _refuse_other_bases(runs, sorted({key for config in configs for key in _different(configs[0], config)}))
+    varied = _only_difference([(str(run.path), config) for run, config in zip(runs, configs, strict=True)])
+    mechanisms = list(dict.fromkeys(config.model.mechanism for config in configs))
+    names_of = dict(zip(mechanisms, _distinct_names(mechanisms), strict=True))
+    folders: dict[tuple[str, int], Path] = {}
+    for run, config in zip(runs, configs, strict=True):
+        name = names_of[config.model.mechanism] if varied == _MECHANISM else f"{varied}={config.flat().get(varied)}"
+        other = folders.setdefault((name, config.seed), run.path)
+        if other is not run.path:
+            raise UserError(f"{run.path} and {other} are both {name} with seed {config.seed}: name one")
+    return varied, folders
+
+
+def _refuse_other_bases(runs: Sequence[Run], varied: Sequence[str]) -> None:
     """Refuse runs whose data or bases differ in more than what is compared, before anything is measured.
 
     Runs of one seed must also have bases of one seed; for other seeds, the base may be the same or another.
     """
     lines = [lineage(run) for run in runs]
-    seeds = [[stages.stored_config(run).seed for run in line] for line in lines]
     bases: dict[int, list[int]] = {}
-    for line, (seed, *before) in zip(lines, seeds, strict=True):
-        names = run_differences(lines[0], line, {varied})
+    for line in lines:
+        seed, *before = (stages.stored_config(run).seed for run in line)
+        names = run_differences(lines[0], line, varied)
         if bases.setdefault(seed, before) != before:
             names.add("seed of the base")
         if names:
-            besides = f" besides {varied}" if varied else ""
+            besides = f" besides {', '.join(varied)}" if varied else ""
             raise UserError(
                 f"{lines[0][0].path} and {line[0].path} differ in {', '.join(sorted(names))}{besides}, so their effects"
                 " could not be separated: fine-tune both from one base, train both with attnlab compare --vary, or score"
                 " their predictions with attnlab score"
             )
-
-
-def refuse_other_text(varied: str) -> None:
-    """Refuse to compare perplexities of different texts."""
-    if varied.startswith(_OTHER_TEXT):
-        raise ConfigError(
-            f"{varied} changes what is predicted, and perplexities of different texts cannot be compared: vary another setting"
-        )
-
-
-def from_runs(folders: Sequence[str]) -> tuple[tuple[Variant, ...], str, tuple[int, ...], dict[str, str]]:
-    """The variants of finished runs, the setting in which they differ, their seeds and folders."""
-    opened = [Run.open(folder) for folder in folders]
-    for run in opened:
-        if not run.complete:
-            raise UserError(f"{run.path} is not complete: `attnlab resume {run.path}` first")
-    configs = [(str(run.path), stages.stored_config(run)) for run in opened]
-    for _, config in configs:  # now, since the jobs that open them later cannot ask
-        usercode.require_all(config.model.mechanism)
-    settings = {key for _, config in configs for key in different(configs[0][1], config)}
-    if len(settings) != 1:
-        _refuse_other_bases(opened, "")  # names what differs in the bases too
-    if not settings:
-        raise UserError(
-            f"{' and '.join(folders)} differ in nothing but the seed: score their predictions with attnlab score"
-        )
-    varied = _only_difference(configs)
-    _refuse_other_bases(opened, varied)
-    mechanisms = list(dict.fromkeys(config.model.mechanism for _, config in configs))
-    names_of = dict(zip(mechanisms, _distinct_names(mechanisms), strict=True))
-    runs: dict[str, str] = {}
-    for path, config in configs:
-        value = config.flat().get(varied)
-        name = names_of[config.model.mechanism] if varied == _MECHANISM else f"{varied}={value}"
-        if f"{name}/{config.seed}" in runs:
-            raise UserError(
-                f"{path} and {runs[f'{name}/{config.seed}']} are both {name} with seed {config.seed}: name one"
-            )
-        runs[f"{name}/{config.seed}"] = str(Path(path).resolve())
-    names = list(dict.fromkeys(key.rpartition("/")[0] for key in runs))
-    seeds = sorted({int(key.rpartition("/")[2]) for key in runs})
-    lacking = [f"{name} with seed {seed}" for name in names for seed in seeds if f"{name}/{seed}" not in runs]
-    if lacking:
-        raise UserError(f"no run of {', '.join(lacking)}: every variant needs the same seeds")
-    return tuple(Variant(name) for name in names), varied, tuple(seeds), runs
