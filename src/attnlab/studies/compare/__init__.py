@@ -36,9 +36,8 @@ from attnlab.store import listing
 from attnlab.store import records as store
 from attnlab.store.folders import add_files, is_written, locked, unlist, write_folder
 from attnlab.store.runs import Run, unused_path
-from attnlab.studies.compare import runs
-from attnlab.studies.compare.document import document
-from attnlab.studies.compare.judge import ALPHA, judge, losses_of
+from attnlab.studies.compare import document, judge, runs
+from attnlab.studies.compare.judge import ALPHA, losses_of
 from attnlab.studies.compare.plan import TUNING, Plan
 from attnlab.studies.compare.records import ComparisonResult, figures
 from attnlab.studies.compare.variants import Trial, Tuning
@@ -79,11 +78,11 @@ class Compare(Plan):
 
     def judge(self, folder: Path, console: Console) -> ComparisonResult:
         """Test and describe the differences between the variants."""
-        return judge(self, folder, store.read(dict[str, audit.AuditResult], folder / _AUDITS))
+        return judge.judge(self, folder, store.read(dict[str, audit.AuditResult], folder / _AUDITS))
 
     def document(self, result: ComparisonResult) -> Document:
         """Return the report."""
-        return document(result)
+        return document.document(result)
 
     def _audit(self, folder: Path, console: Console) -> None:
         """Audit every variant's model."""
@@ -180,7 +179,8 @@ def add_seeds(folder: Path, seeds: int | Sequence[int]) -> None:
         had = ", ".join(map(str, plan.seeds))
         raise UserError(f"{folder} has seeds {had}: name more, such as --seeds {max(plan.seeds) + 4}")
     both = (*plan.seeds, *(seed for seed in wanted if seed not in plan.seeds))
-    longer = replace(plan, seeds=both, looks=(*plan.looks, plan.seeds))
+    command = f"{plan.command}; attnlab resume FOLDER --seeds {','.join(map(str, both))}"
+    longer = replace(plan, seeds=both, looks=(*plan.looks, plan.seeds), command=command)
     with locked(folder):
         stored = store.read(StoredStudy, folder / "study.json")
         unlist(folder, "result.json")  # judged again when resumed

@@ -68,12 +68,9 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, AuditResult]) -> Compar
     text_quality = runs[0].text.text_quality if plan.words else None
     explanation = explain(variants, text_quality)
     config = stages.stored_config(runs[0].run)
-    added = f"; attnlab resume FOLDER --seeds {','.join(map(str, plan.seeds))}" if plan.looks else ""
     return ComparisonResult(
-        kind=plan.name,
         title=plan.title,
         question=plan.question,
-        command=plan.command + added,
         seconds=round(sum(run.values["seconds"] + run.measured.measuring for run in runs), 1),
         quick=plan.quick,
         task=config.task.name,
