@@ -12,7 +12,7 @@ _MODULES = {
     "resolve": "attnlab.config",
     "load_corpus": "attnlab.corpora",
     "load_questions": "attnlab.corpora",
-    "evidence": "attnlab.corpora.evidence",
+    "evidence": "attnlab.corpora.library",
     "mechanism": "attnlab.registry",
     "task": "attnlab.registry",
     "capture": "attnlab.inside.taps",

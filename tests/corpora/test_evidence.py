@@ -6,7 +6,7 @@ import pytest
 
 import attnlab
 from attnlab.corpora import Corpus
-from attnlab.corpora.evidence import AROUND, evidence, excerpt, name_in, place_in
+from attnlab.corpora.library import AROUND, evidence, excerpt, name_in, place_in
 
 TOWN = Corpus(
     "town",

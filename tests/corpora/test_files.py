@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.corpora.files import Question, documents, parse_question, read_questions
-from attnlab.corpora.labelled import read_pairs
+from attnlab.corpora.labelled import read_columns
 from attnlab.errors import DataError
 
 TEXT = "Ann Lee. Lee was born in Zürich .\nBo Ek. Ek was born in Malmö .\n"
@@ -123,19 +123,19 @@ def test_utf_16_without_a_mark_is_refused(tmp_path: Path, encoding: str) -> None
     path = written(tmp_path, TEXT.encode(encoding))
     at = 1 if encoding == "utf-16-le" else 0
     expected = f"exam.tsv:1: byte 0x00 at offset {at}: the file is UTF-16 or no text; save it as UTF-8"
-    assert message(path, read_corpus) == message(path, read_questions) == message(path, read_pairs) == expected
+    assert message(path, read_corpus) == message(path, read_questions) == message(path, read_columns) == expected
 
 
 @pytest.mark.parametrize("end", ["", "\r", "\n", "\r\n"])
 def test_lines_that_end_in_cr_alone_are_refused(tmp_path: Path, end: str) -> None:
     path = written(tmp_path, "pos\tgood\rneg\tbad" + end)
-    for reader in (read_corpus, read_questions, read_pairs):
+    for reader in (read_corpus, read_questions, read_columns):
         assert message(path, reader) == "exam.tsv: its lines end in CR alone; save it with LF or CRLF line ends"
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for reader in (read_corpus, read_questions, read_pairs):
+    for reader in (read_corpus, read_questions, read_columns):
         for name in (tmp_path / "pipe", Path("/dev/null")):
             assert message(name, reader).endswith("and text is read more than once; save it to a file first")
 

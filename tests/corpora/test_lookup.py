@@ -111,10 +111,10 @@ def test_a_file_too_large_for_memory_is_refused(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "corpus.txt"
     path.write_text("Ann Lee. Lee was born in York .\n" * 10)
     monkeypatch.setattr(sources, "memory_free", lambda: 5 * path.stat().st_size)
-    assert sources.load_for_lookup(path).find("Ann Lee")
+    assert load_corpus(path, lookup=True).find("Ann Lee")
     monkeypatch.setattr(sources, "memory_free", lambda: 3 * path.stat().st_size)
     with pytest.raises(DataError, match="split it"):
-        sources.load_for_lookup(path)
+        load_corpus(path, lookup=True)
 
 
 def test_torch_is_not_needed() -> None:

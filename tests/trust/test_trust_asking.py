@@ -15,7 +15,7 @@ import attnlab
 from attnlab import corpora, stats, trust
 from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus, load_questions
-from attnlab.corpora.evidence import name_in
+from attnlab.corpora.library import name_in
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.lm import stages
 from attnlab.lm.model import load_model

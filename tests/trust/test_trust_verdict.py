@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attnlab import stats
-from attnlab.corpora.evidence import Evidence, named_in
+from attnlab.corpora.library import Evidence, named_in
 from attnlab.corpora.library import Line, Near
 from attnlab.trust import Calibrated, Row
 from attnlab.trust.verdict import (

@@ -109,12 +109,12 @@ def corpus_find(
     json: opt.Json = False,
 ) -> None:
     """Print the lines about a name, or the most similar names."""
-    from attnlab.corpora.sources import load_for_lookup
+    from attnlab import corpora
 
     at_least_one("n", n)
     if not name.strip():
         raise UserError("the name is empty: write one, such as 'Hank Aaron'")
-    loaded = load_for_lookup(corpus)
+    loaded = corpora.load_corpus(corpus, lookup=True)
     lines = loaded.find(name.strip())
     nearest = () if lines else loaded.nearest(name, n)
     if json:

@@ -1,8 +1,8 @@
 """Folders made once from a corpus and opened from then on: one process builds, others wait, damage is found.
 
 A folder is built under a temporary name and renamed when it is complete. manifest.json lists the sha256 of every file;
-those of small folders are compared when a folder is opened, and of large ones the sizes. The checksums of files that were
-read before are remembered while the files are unchanged. Knows nothing about what is stored.
+those of small files are compared when a folder is opened. The checksums of a user's files are remembered while the files
+are unchanged. Knows nothing about what is stored.
 """
 
 from __future__ import annotations
@@ -10,38 +10,35 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from attnlab.corpora.files import opened
 from attnlab.errors import AttnlabError, StorageError
-from attnlab.machine import writable
-from attnlab.store.folders import MANIFEST, Manifest, is_digest
+from attnlab.machine import cache_folder, writable
+from attnlab.store.folders import MANIFEST, Manifest, is_digest, one_writer
 
-CHECKED = 2**26  # bytes; every file of a smaller folder is hashed when it is opened, of a larger one sizes are compared
+_CHECKED = 2**26  # bytes; a larger file is not hashed when its folder is opened
 _RECENT = 2.0  # seconds; a file changed just now may change again within the resolution of its time stamp
 
-Progress = Callable[[float], None]  # called with the completed share
 
-
-def hash_of(path: Path) -> str:
-    """Return the sha256 of a file that may not fit into memory."""
-    with path.open("rb") as stream:
+def _hash(path: Path) -> str:
+    """The sha256 of a file that may not fit into memory."""
+    with opened(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def remembered(path: Path, compute: Callable[[], str], folder: Path) -> str:
-    """Return a checksum of a file; remembered while the file is unchanged, since reading a gigabyte takes time."""
-    try:
+def remembered_hash(path: Path) -> str:
+    """Return the sha256 of a file; remembered while the file is unchanged, since reading a gigabyte takes time."""
+    with opened(path):
         status = path.stat()
-    except OSError:
-        return compute()  # which says what is wrong
     known = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
-    note = folder / "known" / hashlib.sha256(known.encode()).hexdigest()[:32]
+    note = cache_folder() / "texts" / "known" / hashlib.sha256(known.encode()).hexdigest()[:32]
     with suppress(OSError, UnicodeDecodeError):
         if is_digest(text := note.read_text(encoding="ascii")):
             return text
-    checksum = compute()
+    checksum = _hash(path)
     if time.time() - status.st_mtime > _RECENT and path.stat().st_mtime_ns == status.st_mtime_ns:
         with suppress(OSError):
             note.parent.mkdir(parents=True, exist_ok=True)
@@ -49,22 +46,15 @@ def remembered(path: Path, compute: Callable[[], str], folder: Path) -> str:
     return checksum
 
 
-@contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    """Wait until no other process builds in this folder, if the system has locks."""
+def _is_intact(folder: Path, complete: Callable[[Path], bool]) -> bool:
+    """Whether a folder is complete and as it was written."""
     try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / ".lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-def seal(folder: Path, kind: str, files: list[Path]) -> None:
-    """Write the manifest of a folder that is complete."""
-    (folder / MANIFEST).write_bytes(Manifest(kind, {path.name: hash_of(path) for path in files}).to_bytes())
+        files = {folder / name: sha256 for name, sha256 in Manifest.read(folder).files.items()}
+        return complete(folder) and all(
+            path.stat().st_size > _CHECKED or _hash(path) == sha256 for path, sha256 in files.items()
+        )
+    except (AttnlabError, OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _make(target: Path, kind: str, build: Callable[[Path], None]) -> None:
@@ -73,6 +63,8 @@ def _make(target: Path, kind: str, build: Callable[[Path], None]) -> None:
     try:
         temporary.mkdir()
         build(temporary)
+        manifest = Manifest(kind, {path.name: _hash(path) for path in temporary.iterdir()})
+        (temporary / MANIFEST).write_bytes(manifest.to_bytes())
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     except AttnlabError:
@@ -87,14 +79,16 @@ def _make(target: Path, kind: str, build: Callable[[Path], None]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def ensure(wanted: Path, kind: str, usable: Callable[[Path], bool], build: Callable[[Path], None]) -> tuple[Path, bool]:
+def ensure(
+    wanted: Path, kind: str, build: Callable[[Path], None], complete: Callable[[Path], bool] = Path.is_dir
+) -> tuple[Path, bool]:
     """Return a folder and whether it was built now: the wanted one, or a temporary one if that is not writable."""
-    if usable(wanted):
+    if _is_intact(wanted, complete):
         return wanted, False
     place = writable(wanted.parent)
     target = place / wanted.name
-    with _exclusive(place):
-        if usable(target):
+    with one_writer(place):
+        if _is_intact(target, complete):
             return target, False
         for left in place.glob(f".{kind}-*.tmp"):  # by a killed process, since no other builds now
             shutil.rmtree(left, ignore_errors=True)

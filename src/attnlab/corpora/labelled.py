@@ -13,17 +13,19 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Literal, get_args
 
 from attnlab.corpora.files import numbered_lines, opened
-from attnlab.errors import DataError, UserError, unknown
+from attnlab.errors import DataError, UserError, cut, unknown
 
 Column = Literal["label-first", "text-first"]
 _COLUMNS: tuple[Column, ...] = get_args(Column)
 _LABEL_WORDS = {"label", "labels", "class", "category", "sentiment", "target", "topic", "y", "gold", "polarity"}
 _TEXT_WORDS = {"text", "texts", "sentence", "sentences", "review", "content", "document", "comment", "phrase", "tweet"}
 _LONGEST_LABEL = 40  # characters
+_SHOWN = 60  # characters of a text in a message
 _QUOTED = re.compile(r'^(?:"(?P<left>[^"]*)"\t(?P<rest>[^\t]*)|(?P<first>[^\t]*)\t"(?P<right>[^"]*)")$')
 
 _Pair = tuple[str, str]
@@ -95,6 +97,48 @@ class Tables:
 # Reading
 
 
+@dataclass(frozen=True)
+class _File:
+    """A file of two columns, before it is known which holds the labels, and whether its first line is a heading."""
+
+    source: str
+    pairs: tuple[_Pair, ...]
+    numbers: tuple[int, ...]
+    blank: int
+    sha256: str
+
+    @property
+    def named(self) -> Column | None:
+        """The order of the columns, if the first line is a heading that names them."""
+        first, second = (cell.strip('"').lower() for cell in self.pairs[0])
+        if first in _LABEL_WORDS and second in _TEXT_WORDS:
+            return "label-first"
+        return "text-first" if first in _TEXT_WORDS and second in _LABEL_WORDS else None
+
+    def cells(self, place: int, header: bool = False) -> list[str]:
+        """The cells of a column, with or without those of the first line."""
+        return [pair[place] for pair in self.pairs[header:]]
+
+    def table(self, column: Column, how: str, header: bool) -> LabelledTable:
+        """The texts and labels, with the order of the columns known."""
+        place = _COLUMNS.index(column)
+        rows = tuple(map(Labelled, self.cells(place, header), self.cells(1 - place, header)))
+        if not rows:
+            raise DataError(f"{self.source} has a heading and no texts; add lines of label<TAB>text")
+        return LabelledTable(self.source, rows, self.sha256, column, how, self.blank, header, self.numbers[header:])
+
+
+def read_columns(path: str | Path) -> _File:
+    """Read the two columns of a file, without blank lines."""
+    path = Path(path)
+    with opened(path) as stream:
+        data = stream.read()
+    numbers, lines = zip(*numbered_lines(path), strict=True)
+    pairs = tuple(_split(line, f"{path.name}:{number}") for number, line in zip(numbers, lines, strict=True))
+    blank = data.count(b"\n") + (not data.endswith(b"\n")) - len(lines)
+    return _File(path.name, pairs, numbers, blank, hashlib.sha256(data).hexdigest())
+
+
 def _split(line: str, place: str) -> _Pair:
     """The two columns of a line; tabs inside quotes belong to the text."""
     parts = line.split("\t")
@@ -112,113 +156,56 @@ def _split(line: str, place: str) -> _Pair:
     return first, second
 
 
-def _header_order(pair: _Pair) -> Column | None:
-    """The order of the columns, if the line is a header that names them."""
-    first, second = (cell.strip('"').lower() for cell in pair)
-    if first in _LABEL_WORDS and second in _TEXT_WORDS:
-        return "label-first"
-    return "text-first" if first in _TEXT_WORDS and second in _LABEL_WORDS else None
-
-
-@dataclass(frozen=True)
-class _Raw:
-    """A file of two columns, before it is known which holds the labels."""
-
-    source: str
-    pairs: tuple[_Pair, ...]
-    numbers: tuple[int, ...]
-    header: Column | None
-    blank: int
-    sha256: str
-    taken: _Pair | None = None  # a first line that was taken for a header, although it names neither column
-
-    def without_first(self, column: Column) -> _Raw:
-        """The file with its first line taken for a header."""
-        return replace(self, pairs=self.pairs[1:], numbers=self.numbers[1:], header=column, taken=self.pairs[0])
-
-    def table(self, column: Column, how: str) -> LabelledTable:
-        """The file with its columns known."""
-        place = _COLUMNS.index(column)
-        rows = tuple(Labelled(pair[place], pair[1 - place]) for pair in self.pairs)
-        return LabelledTable(
-            self.source, rows, self.sha256, column, how, self.blank, self.header is not None, self.numbers
-        )
-
-
-def read_pairs(path: str | Path) -> _Raw:
-    """Read the two columns of a file, without its header and blank lines."""
-    path = Path(path)
-    with opened(path) as stream:
-        data = stream.read()
-    lines = list(numbered_lines(path))
-    total = data.count(b"\n") + (not data.endswith(b"\n"))
-    pairs = [_split(line, f"{path.name}:{number}") for number, line in lines]
-    header = _header_order(pairs[0])
-    if header:
-        pairs, lines = pairs[1:], lines[1:]
-    if not pairs:
-        raise DataError(f"{path} has a heading and no texts; add lines of label<TAB>text")
-    numbers = tuple(number for number, _ in lines)
-    blank = total - len(lines) - bool(header)
-    return _Raw(path.name, tuple(pairs), numbers, header, blank, hashlib.sha256(data).hexdigest())
-
-
 def _like_labels(values: Sequence[str]) -> bool:
     """Whether a column may hold labels: few short values, each used twice or more on average."""
     kinds = set(values)
     return 2 * len(kinds) <= len(values) and all(len(value) <= _LONGEST_LABEL for value in kinds)
 
 
-def _stated(column: Column) -> str:
-    return f"its heading says {column.replace('-', ' ')}"
-
-
-def _recognise(raw: _Raw) -> tuple[Column, str]:
-    """The order of the columns, and how it was recognised."""
-    if raw.header:
-        return raw.header, _stated(raw.header)
-    columns = [[pair[place] for pair in raw.pairs] for place in (0, 1)]
+def _recognise(file: _File) -> tuple[Column, str]:
+    """The order of the columns by their values, and how it was recognised."""
+    columns = [file.cells(0), file.cells(1)]
     kinds = [len(set(values)) for values in columns]
     fits = [_like_labels(values) for values in columns]
     if fits[0] == fits[1] and (not fits[0] or kinds[0] == kinds[1]):
         raise DataError(
-            f"{raw.source}: cannot tell labels from texts ({kinds[0]:,} different values in the first column,"
+            f"{file.source}: cannot tell labels from texts ({kinds[0]:,} different values in the first column,"
             f" {kinds[1]:,} in the second); say --column label-first or --column text-first"
         )
     place = (0 if kinds[0] < kinds[1] else 1) if fits[0] == fits[1] else fits.index(True)
-    side = ("first", "second")[place]
     how = (
-        f"the {side} column has {kinds[place]:,} short values that repeat, the other {kinds[1 - place]:,} in"
-        f" {len(raw.pairs):,} lines"
+        f"the {('first', 'second')[place]} column has {kinds[place]:,} short values that repeat, the other"
+        f" {kinds[1 - place]:,} in {len(file.pairs):,} lines"
     )
     return _COLUMNS[place], how
 
 
-def _is_header(raw: _Raw, column: Column) -> bool:
+def _begins_with_heading(file: _File, column: Column) -> bool:
     """Whether the label of the first line occurs nowhere else, while every other label is repeated."""
-    place = _COLUMNS.index(column)
-    counts = Counter(pair[place] for pair in raw.pairs)
-    others = [count for label, count in counts.items() if label != raw.pairs[0][place]]
-    return not raw.header and counts[raw.pairs[0][place]] == 1 and len(others) >= 2 and min(others) >= 2
+    first, *others = Counter(file.cells(_COLUMNS.index(column))).values()
+    return first == 1 and len(others) >= 2 and min(others) >= 2
 
 
-def _read_other(path: str | Path, train: LabelledTable, forced: bool, taken: _Pair | None) -> LabelledTable:
+def _read_other(path: str | Path, train: LabelledTable, forced: bool, heading: _Pair | None) -> LabelledTable:
     """Read another table in the column order of the training table, or in the opposite one if only that fits its labels.
 
-    A line that was taken for a header there is one here.
+    The heading of the training table is a heading here too.
     """
-    raw, column, known = read_pairs(path), train.column, train.counts
-    if taken is not None and raw.pairs[0] == taken and len(raw.pairs) > 1:
-        raw = raw.without_first(column)
+    file, column, known = read_columns(path), train.column, train.counts
+    named, header = file.named, file.named is not None or file.pairs[0] == heading
     if forced:
-        return raw.table(column, f"as --column says, {column}")
-    if raw.header and raw.header != column:
-        return raw.table(raw.header, _stated(raw.header))
-    fits = {column: all(pair[place] in known for pair in raw.pairs) for place, column in enumerate(_COLUMNS)}
+        return file.table(column, train.how, header)
+    if named and named != column:
+        return file.table(named, _stated(named), header)
+    fits = {order: all(label in known for label in file.cells(at, header)) for at, order in enumerate(_COLUMNS)}
     other = _COLUMNS[1 - _COLUMNS.index(column)]
     if fits[other] and not fits[column]:
-        return raw.table(other, "its labels are in the other column than those of the training table")
-    return raw.table(column, "as in the training table")
+        return file.table(other, "its labels are in the other column than those of the training table", header)
+    return file.table(column, "as in the training table", header)
+
+
+def _stated(column: Column) -> str:
+    return f"its heading says {column.replace('-', ' ')}"
 
 
 def read_tables(
@@ -229,33 +216,37 @@ def read_tables(
     names: Mapping[str, str] | None = None,
 ) -> Tables:
     """Read the user's tables: columns recognised, labels renamed, everything checked."""
-    raw = read_pairs(train)
-    if column and raw.header and column != raw.header:
+    file = read_columns(train)
+    named = file.named
+    if column and named and column != named:
         raise DataError(
-            f"{raw.source}: {_stated(raw.header)}, --column says {column}: leave --column out, or correct the heading"
+            f"{file.source}: {_stated(named)}, --column says {column}: leave --column out, or correct the heading"
         )
-    order, how = (column, f"as --column says, {column}") if column else _recognise(raw)
-    if _is_header(raw, order):
-        raw = raw.without_first(order)
-        first = " | ".join(raw.taken or ())[:60]
+    if column:
+        order, how = column, f"as --column says, {column}"
+    else:
+        order, how = (named, _stated(named)) if named else _recognise(file)
+    header = named is not None or _begins_with_heading(file, order)
+    table = file.table(order, how, header)
+    heading = file.pairs[0] if header else None
+    others = [_read_other(path, table, column is not None, heading) for path in (dev, test) if path is not None]
+    if heading and not named:
+        first = " | ".join(heading)[:60]
         how += f"; the first line, {first!r}, is taken for a heading: its label occurs nowhere else"
-    table = raw.table(order, how)
-    others = [_read_other(path, table, column is not None, raw.taken) for path in (dev, test) if path is not None]
-    return _checked(table, others[0], others[1] if test is not None else None, names)
+    return _checked(replace(table, how=how), others[0], others[1] if test is not None else None, names)
 
 
 def built_in_tables() -> Tables:
     """Return sentences of the Python documentation, labelled by topic."""
     from attnlab.corpora.prose import topics
 
-    parts = {name: _as_built_in(name, rows) for name, rows in topics().items()}
-    return _checked(parts["train"], parts["dev"], parts["test"])
+    def table(name: str) -> LabelledTable:
+        rows = tuple(Labelled(topic, unicodedata.normalize("NFC", sentence)) for topic, sentence in parts[name])
+        data = "".join(f"{row.label}\t{row.text}\n" for row in rows).encode()
+        return LabelledTable(f"topics:{name}", rows, hashlib.sha256(data).hexdigest(), how="built in")
 
-
-def _as_built_in(name: str, rows: Sequence[tuple[str, str]]) -> LabelledTable:
-    pairs = tuple(Labelled(topic, unicodedata.normalize("NFC", sentence)) for topic, sentence in rows)
-    data = "".join(f"{row.label}\t{row.text}\n" for row in pairs).encode()
-    return LabelledTable(f"topics:{name}", pairs, hashlib.sha256(data).hexdigest(), how="built in")
+    parts = topics()
+    return _checked(table("train"), table("dev"), table("test"))
 
 
 def parse_names(text: str | None) -> dict[str, str]:
@@ -278,24 +269,23 @@ def _checked(
     train: LabelledTable, dev: LabelledTable, test: LabelledTable | None, names: Mapping[str, str] | None = None
 ) -> Tables:
     """Tables whose labels are valid and renamed, with warnings about what looks wrong."""
-    names = dict(names or {})
-    counts = train.counts
+    names, counts = dict(names or {}), train.counts
     for label in names:
         if label not in counts:
             raise UserError(f"--labels: {unknown('label', label, counts)} (in {train.source})")
-    renamed = Counter(names.get(label, label) for label in counts)
-    if len(renamed) < len(counts):
-        raise UserError(
-            f"--labels gives the name '{max(renamed, key=renamed.__getitem__)}' to two labels: choose different ones"
-        )
-    if len(counts) < 2:
-        raise DataError(f"{train.source} has one label only, '{next(iter(counts))}': there is nothing to tell apart")
-    for table in (dev, test):
-        for index, row in enumerate(table.rows if table else ()):
-            if table and row.label not in counts:
-                message = f"label '{_short(row.label)}' does not occur in {train.source}, which has {_listed(counts)}"
-                raise DataError(f"{table.place(index)}: {message}")
     labels = tuple(names.get(label, label) for label in sorted(counts, key=_label_order))
+    if len(labels) < 2:
+        raise DataError(f"{train.source} has one label only, '{labels[0]}': there is nothing to tell apart")
+    name, times = Counter(labels).most_common(1)[0]
+    if times > 1:
+        raise UserError(f"--labels gives the name '{name}' to two labels: choose different ones")
+    for table in filter(None, (dev, test)):
+        for index, row in enumerate(table.rows):
+            if row.label not in counts:
+                message = (
+                    f"label '{cut(row.label, _SHOWN)}' does not occur in {train.source}, which has {_listed(counts)}"
+                )
+                raise DataError(f"{table.place(index)}: {message}")
     tables = Tables(_rename(train, names), _rename(dev, names), _rename(test, names) if test else None, labels)
     return replace(tables, warnings=tuple(_warnings(tables)), names=names)
 
@@ -309,13 +299,9 @@ def _label_order(label: str) -> tuple[int, float, str]:
     return (0, float(label), label) if re.fullmatch(r"-?\d+(\.\d+)?", label) else (1, 0.0, label)
 
 
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
-
-
 def _listed(labels: Iterable[str], most: int = 6) -> str:
-    ordered = sorted(labels, key=_label_order)
-    return ", ".join(map(_short, ordered[:most])) + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
+    ordered = [cut(label, _SHOWN) for label in sorted(labels, key=_label_order)]
+    return ", ".join(ordered[:most]) + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
 
 
 def _same_text(text: str) -> str:
@@ -325,32 +311,24 @@ def _same_text(text: str) -> str:
 
 def _warnings(tables: Tables) -> Iterator[str]:
     """Leaks between tables, texts with two labels, labels that cannot be evaluated."""
+
+    def counted(texts: int) -> str:
+        return f"{texts:,} text{'' if texts == 1 else 's'}"
+
+    for earlier, table in combinations(tables.parts.values(), 2):
+        seen = set(map(_same_text, earlier.texts))
+        if twice := [text for text in table.texts if _same_text(text) in seen]:
+            appear = "appears" if len(twice) == 1 else "appear"
+            yield (
+                f"{counted(len(twice))} of {table.source} also {appear} in {earlier.source}, such as"
+                f" “{cut(twice[0], _SHOWN)}”: correct answers there prove nothing"
+            )
     labels: dict[str, set[str]] = {}
-    before: list[LabelledTable] = []
-    for table in tables.parts.values():
-        for earlier in before:
-            yield from _leaks(table, earlier)
-        before.append(table)
-        for row in table.rows:
-            labels.setdefault(_same_text(row.text), set()).add(row.label)
-    ambiguous = {text: names for text, names in labels.items() if len(names) > 1}
-    if ambiguous:
+    for row in (row for table in tables.parts.values() for row in table.rows):
+        labels.setdefault(_same_text(row.text), set()).add(row.label)
+    if ambiguous := {text: names for text, names in labels.items() if len(names) > 1}:
         text, names = next(iter(ambiguous.items()))
-        yield f"{_counted(len(ambiguous))} with two labels, such as “{_short(text)}” ({_listed(names)})"
+        yield f"{counted(len(ambiguous))} with two labels, such as “{cut(text, _SHOWN)}” ({_listed(names)})"
     for label in tables.labels:
         if label not in tables.dev.counts:
             yield f"no text of {tables.dev.source} has the label {label}: it will not be evaluated"
-
-
-def _leaks(table: LabelledTable, earlier: LabelledTable) -> Iterator[str]:
-    seen = {_same_text(row.text) for row in earlier.rows}
-    if twice := [row.text for row in table.rows if _same_text(row.text) in seen]:
-        appear = "appears" if len(twice) == 1 else "appear"
-        yield (
-            f"{_counted(len(twice))} of {table.source} also {appear} in {earlier.source}, such as “{_short(twice[0])}”:"
-            " correct answers there prove nothing"
-        )
-
-
-def _counted(texts: int) -> str:
-    return f"{texts:,} text{'' if texts == 1 else 's'}"

@@ -1,8 +1,9 @@
-"""A corpus whose lines have headings, and lookup of the lines about a name, or of the most similar names.
+"""A corpus whose lines have headings: lookup of the lines about a name, and evidence for an answer in them.
 
-    corpus.find("Ann B. Lee")                  the lines under exactly this heading
-    corpus.about("Where was Ann B. Lee born?") the lines whose headings occur in a text
-    corpus.nearest("Anne Lee", 5)              the most similar headings, for names that match none
+    corpus.find("Ann B. Lee")                   the lines under exactly this heading
+    corpus.about("Where was Ann B. Lee born?")  the lines whose headings occur in a text
+    corpus.nearest("Anne Lee", 5)               the most similar headings, for names that match none
+    evidence(corpus, question, answer)          the line about the person, and the answer in it
 
 Retrieval in its simplest form, a dictionary of headings in memory, is the open-book baseline for models that must recall.
 A corpus that is read line by line fits into memory, since training needs it there too. Knows nothing about where the lines
@@ -31,6 +32,12 @@ _ABBREVIATIONS = re.compile(
 _INITIALS = re.compile(r"[^\W\d_](?:\.-?[^\W\d_])*")
 _LONGEST_HEADING = 12  # words; anything longer is a sentence
 _SIMILAR = 0.3  # least similarity of a name that is worth showing
+AROUND = 60  # characters quoted on either side of an answer
+# Capitalised words, with the particles that join the parts of a name.
+_NAME = re.compile(r"[^\W\d_a-z][\w'’.-]*(?:,? (?:[^\W\d_a-z][\w'’.-]*|(?:da|de|del|der|di|la|of|the|van|von)(?= )))*")
+_BEFORE_PLACE = re.compile(r"(?:\b(?:at|from|in|near)|\d,?)\s$")
+
+_Span = tuple[int, int]  # where a part of a text begins and ends
 
 
 def normal(text: str) -> str:
@@ -72,26 +79,22 @@ def title_of(line: str) -> str:
     return otherwise
 
 
-def _edges(text: str) -> list[int]:
-    """The positions at which a word may begin or end."""
-    inside = [_in_word(character) for character in text]
-    return [i for i in range(len(text) + 1) if not (0 < i < len(text) and inside[i - 1] and inside[i])]
-
-
-def spans(text: str, names: Container[str], longest: int) -> Iterator[tuple[int, int]]:
+def spans(text: str, names: Container[str], longest: int) -> Iterator[_Span]:
     """Yield the places where names occur as whole words, from left to right, the longest first at each place."""
-    positions = _edges(text)
-    for i, start in enumerate(positions):
-        ends = [end for end in positions[i + 1 : i + 1 + longest] if end - start <= longest]
+    inside = [False, *map(_in_word, text), False]
+    edges = [at for at in range(len(text) + 1) if not (inside[at] and inside[at + 1])]  # where words may begin or end
+    for i, start in enumerate(edges):
+        ends = [end for end in edges[i + 1 : i + 1 + longest] if end - start <= longest]
         yield from ((start, end) for end in reversed(ends) if text[start:end] in names)
 
 
-def fingerprint(lines: Iterable[str]) -> str:
-    """Return the sha256 of the lines, each with a line feed."""
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(f"{line}\n".encode())
-    return digest.hexdigest()
+def _longest_first(places: Iterable[_Span]) -> list[_Span]:
+    """The longest of some places in a text, then those that do not overlap with longer ones."""
+    taken: list[_Span] = []
+    for start, end in sorted(places, key=lambda place: place[0] - place[1]):
+        if all(end <= first or last <= start for first, last in taken):
+            taken.append((start, end))
+    return taken
 
 
 def folded(name: str) -> str:
@@ -126,8 +129,11 @@ class Corpus:
 
     @cached_property
     def sha256(self) -> str:
-        """The fingerprint of the lines, whatever file they came from."""
-        return fingerprint(self.lines)
+        """The sha256 of the lines, each with a line feed, whatever file they came from."""
+        digest = hashlib.sha256()
+        for line in self.lines:
+            digest.update(f"{line}\n".encode())
+        return digest.hexdigest()
 
     @cached_property
     def titles(self) -> tuple[str, ...]:
@@ -187,11 +193,7 @@ class Corpus:
 def headings_in(text: str, headings: Container[str], longest: int) -> list[str]:
     """Return the headings that occur in a text, the longest first; one inside a longer one does not count."""
     text = normal(text)
-    taken: list[tuple[int, int]] = []
-    for start, end in sorted(spans(text, headings, longest), key=lambda span: span[0] - span[1]):
-        if all(end <= first or last <= start for first, last in taken):
-            taken.append((start, end))
-    return list(dict.fromkeys(text[start:end] for start, end in taken))
+    return list(dict.fromkeys(text[start:end] for start, end in _longest_first(spans(text, headings, longest))))
 
 
 def documents_about(corpus: Corpus, text: str) -> list[int]:
@@ -213,3 +215,98 @@ def open_book(corpus: Corpus, places: Collection[str], question: str) -> str | N
         if named:
             return next((place for place in named if not own.issuperset(place.split())), named[0])
     return None
+
+
+# Evidence
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a corpus says about a question and its answer."""
+
+    question: str
+    answer: str
+    lines: tuple[Line, ...]
+    """The lines about the person named in the question, those that contain the answer first."""
+    place: _Span | None
+    """Position of the answer in the first line."""
+    nearest: tuple[Near, ...]
+    """If there is no line: the headings most similar to the name in the question."""
+
+    @property
+    def seen(self) -> bool:
+        """Whether the corpus has a line about the person named in the question."""
+        return bool(self.lines)
+
+    @property
+    def supported(self) -> bool:
+        """Whether such a line contains the answer as whole words."""
+        return self.place is not None
+
+    @property
+    def quote(self) -> str:
+        """The part of the line around the answer, or its beginning."""
+        if not self.lines:
+            return ""
+        begin, end = self.place or (0, AROUND)
+        return excerpt(self.lines[0].text, begin, end)
+
+
+def excerpt(text: str, begin: int, end: int) -> str:
+    """Return a part of a text with some words around it, and an ellipsis where text is omitted."""
+    left, right = max(begin - AROUND, 0), min(end + AROUND, len(text))
+    if left:
+        left = max(text.find(" ", left, begin) + 1, left)  # not within a word, unless there is no blank
+    if right < len(text):
+        right = max(text.rfind(" ", end, right), end) if " " in text[end:right] else right
+    return f"{'… ' if left else ''}{text[left:right].strip()}{' …' if right < len(text) else ''}"
+
+
+def _is_own_name(line: str, begin: int, end: int) -> bool:
+    """Whether a part of a line is the person's own name or a part of it, and so no evidence.
+
+    Warren Spahn's line is no evidence for a town called Warren, unless the word follows `in`, `from` or similar, or the
+    number that ends a date.
+    """
+    heading = title_of(line)
+    if begin < len(heading):
+        return True
+    return set(line[begin:end].split()) <= set(heading.split()) and not _BEFORE_PLACE.search(line[:begin])
+
+
+def named_in(line: str, answers: Collection[str]) -> dict[str, _Span]:
+    """Return the answers that a line names as whole words, except the person's own name, with their first position.
+
+    Of overlapping answers, the longest counts.
+    """
+    longest = max(map(len, answers), default=0)
+    others = (place for place in spans(line, answers, longest) if not _is_own_name(line, *place))
+    places: dict[str, _Span] = {}
+    for begin, end in sorted(_longest_first(others)):
+        places.setdefault(line[begin:end], (begin, end))
+    return places
+
+
+def place_in(line: str, answer: str) -> _Span | None:
+    """Return the position of an answer in a line that names it."""
+    wanted = normal(answer).strip()
+    return named_in(line, {wanted}).get(wanted)
+
+
+def name_in(question: str) -> str:
+    """Guess the name in a question about an unknown person: the longest run of capitalised words."""
+    runs = [match.group() for match in _NAME.finditer(question)]
+    # The first word of a question is capitalised without being a name.
+    beginning = question.lstrip().split(" ")[0]
+    runs = [run for run in runs if run != beginning] or runs
+    return max(runs, key=len, default=question)
+
+
+def evidence(corpus: Corpus, question: str, answer: str, n: int = 5) -> Evidence:
+    """Look up a question and its answer in a corpus; if no line is about the name, find the n most similar names."""
+    lines = [Line(line.number, normal(line.text)) for line in corpus.about(question)]
+    if not lines:
+        return Evidence(question, answer, (), None, corpus.nearest(name_in(question), n))
+    places = [(line, place_in(line.text, answer)) for line in lines]
+    places.sort(key=lambda pair: pair[1] is None)  # lines that contain the answer come first
+    return Evidence(question, answer, tuple(line for line, _ in places), places[0][1], ())

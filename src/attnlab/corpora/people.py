@@ -24,20 +24,7 @@ from attnlab.corpora.files import Question
 from attnlab.errors import DataError
 
 # calendar.month_name depends on the locale.
-_MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
+_MONTHS = "January February March April May June July August September October November December"
 _TRAIN_SHARE = 0.60
 _HELD_OUT_SHARE = 0.15  # dev and calibration
 
@@ -116,21 +103,10 @@ def _pick(generator: np.random.Generator, options: Sequence[str]) -> str:
     return options[int(generator.random() * len(options))]
 
 
-def _with_article(noun: str) -> str:
-
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
-
-
 def _day(when: date, month_first: bool) -> str:
     """A date in words, in one of the two usual orders."""
-    month = _MONTHS[when.month - 1]
+    month = _MONTHS.split()[when.month - 1]
     return f"{month} {when.day}, {when.year}" if month_first else f"{when.day} {month} {when.year}"
-
-
-def _club(person: Person) -> str:
-    """The first team with its city, unless the name contains it."""
-    named = person.debut_city in person.debut_team
-    return person.debut_team if named else f"{person.debut_team} of {person.debut_city}"
 
 
 def _forms_for(person: Person) -> list[str]:
@@ -138,13 +114,8 @@ def _forms_for(person: Person) -> list[str]:
     return [form for form in FORMS if person.death_city or "{death}" not in form]
 
 
-def biography(person: Person, seed: int = 0) -> str:
-    """Return one line about a person: the name as a heading, then a sentence with the place of birth."""
-    return variants(person, 1, seed)[0]
-
-
 def variants(person: Person, count: int, seed: int = 0) -> tuple[str, ...]:
-    """Return `count` lines about a person, each in a different sentence form; the first is the biography.
+    """Return `count` lines about a person, the name as a heading and a sentence with the place of birth, in different forms.
 
     A larger count begins with the same lines, so that a corpus of four forms contains that of two.
     """
@@ -164,6 +135,7 @@ def render(person: Person, form: str, generator: np.random.Generator) -> str:
     """Return one line about a person in a sentence form; date format and form of the name are drawn."""
     usual = person.name.split(" (")[0]
     month_first = generator.random() < 0.5
+    team, city = person.debut_team, person.debut_city
     sentence = form.format(
         subject=_pick(generator, (usual, usual, person.given_name, person.surname)),
         surname=person.surname,
@@ -173,13 +145,13 @@ def render(person: Person, form: str, generator: np.random.Generator) -> str:
         region=person.birth_region,
         debut=_day(person.debut_date, month_first),
         debut_year=person.debut_date.year,
-        team=person.debut_team,
-        club=_club(person),
-        debut_city=person.debut_city,
+        team=team,
+        club=team if city in team else f"{team} of {city}",
+        debut_city=city,
         bats="from both sides" if person.bats == "both" else f"{person.bats}-handed",
         throws=f"{person.throws}-handed",
         position=person.position,
-        a_position=_with_article(person.position),
+        a_position=f"{'an' if person.position[0] in 'aeiou' else 'a'} {person.position}",
         death=person.death_city,
     )
     return f"{person.name}. {sentence}"

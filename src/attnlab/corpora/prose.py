@@ -187,17 +187,8 @@ def part_of(text: str) -> str:
     return {8: "dev", 9: "test"}.get(digit, "train")
 
 
-def load_prose(n: int | None = None, part: str | None = None) -> tuple[str, ...]:
-    """Return all sentences or the first n; of these, all or those of one part."""
-    return tuple(sentence for sentence, _ in _chosen(n, part))
-
-
-def documents_of(n: int | None = None, part: str | None = None) -> tuple[int, ...]:
-    """Return for every sentence of load_prose the number of the help text that it comes from."""
-    return tuple(number for _, number in _chosen(n, part))
-
-
-def _chosen(n: int | None, part: str | None) -> list[tuple[str, int]]:
+def load_prose(n: int | None = None, part: str | None = None) -> list[tuple[str, int]]:
+    """Return all sentences or the first n; of these, all or those of one part, with the number of the help text of each."""
     sentences = _sentences()
     if n is not None and not 1 <= n <= len(sentences):
         raise DataError(f"there are {len(sentences)} sentences to choose from, not {n}: ask for 1 to {len(sentences)}")

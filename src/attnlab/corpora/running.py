@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from attnlab.corpora.cache import Progress, hash_of, remembered
+from attnlab.corpora.cache import remembered_hash
 from attnlab.corpora.files import decoded, opened, refuse_foreign
 from attnlab.corpora.library import Corpus
 from attnlab.corpora.sources import check_name, is_built_in, load_corpus
 from attnlab.errors import AttnlabWarning, DataError
 from attnlab.lm.tokenizers import MASK, PAD
-from attnlab.machine import cache_folder
 
 Documents = Literal["file", "lines", "blank"]
+Progress = Callable[[float], None]  # called with the completed share
 
 BLOCK = 2**20  # bytes
 LONGEST_LINE = 2**16  # bytes; a line may be cut between blocks only if it is longer
@@ -61,8 +61,7 @@ class RunningText:
         """The checksum of the files, remembered while they are unchanged; of lines in memory, theirs."""
         if self.lines:
             return self.lines.sha256
-        folder = cache_folder() / "texts"
-        sums = [remembered(path, lambda path=path: _hash_of(path), folder) for path in self.files]  # type: ignore[misc]
+        sums = [remembered_hash(path) for path in self.files]
         return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
     @property
@@ -134,11 +133,6 @@ def _different(text: str) -> int:
     return sum(len(word.encode()) for word in set(_WORD.findall(text)))
 
 
-def _hash_of(path: Path) -> str:
-    with opened(path):
-        return hash_of(path)
-
-
 def _blocks_of(corpus: Corpus) -> Iterator[str]:
     """Lines in memory as those of a text file, with blank lines between documents of several lines."""
     numbers = corpus.documents or (0,) * len(corpus.lines)
@@ -170,12 +164,8 @@ def _files_of(path: Path) -> list[Path]:
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     if not files:
         raise DataError(f"{path} has no file that can be read: it needs .txt, .jsonl, .parquet or .arrow files")
-    return _without_other_splits(_without_notes(files), path)
-
-
-def _without_notes(files: list[Path]) -> list[Path]:
-    """The files of records, if there are any: plain text beside them describes them."""
-    return [file for file in files if record_form(file)] or files
+    records = [file for file in files if record_form(file)]  # plain text beside them describes them
+    return _without_other_splits(records or files, path)
 
 
 def _without_other_splits(files: list[Path], folder: Path) -> list[Path]:
@@ -199,8 +189,8 @@ def _pieces_of(path: Path, documents: Documents) -> _Pieces:
     form = record_form(path)
     if form is None:
         return _split(read_blocks(path), documents)
-    records = {"JSONL": _read_jsonl, "parquet": _read_parquet, "arrow": _read_arrow}[form]
-    return ((True, text) for text in records(path) if text.strip())
+    texts = _read_jsonl(path) if form == "JSONL" else _read_column(path, form)
+    return ((True, text) for text in texts if text.strip())
 
 
 def read_blocks(path: Path) -> Iterator[str]:
@@ -266,58 +256,35 @@ def _read_jsonl(path: Path) -> Iterator[str]:
             if not data.strip():
                 continue
             try:
-                record = json.loads(data)
+                text = json.loads(data)["text"]
+                text.encode()
+            except UnicodeEncodeError as error:  # JSON can hold half a character, and UTF-8 cannot
+                raise _refused(path, number, f"\\u{ord(text[error.start]):04x} is half of a character") from None
+            except (KeyError, TypeError, AttributeError):
+                raise _refused(path, number, "no text") from None
             except (ValueError, RecursionError) as error:
                 raise _refused(path, number, f"not valid JSON ({' '.join(str(error).split())[:100]})") from None
-            text = record.get("text") if isinstance(record, dict) else None
-            if not isinstance(text, str):
-                raise _refused(path, number, "no text")
-            yield _encodable(text, path, number)
+            yield text
 
 
-def _encodable(text: str, path: Path, number: int) -> str:
-    """A text, or an error if it contains half a character, which JSON can and UTF-8 cannot."""
+def _read_column(path: Path, form: str) -> Iterator[str]:
+    """The column `text` of a parquet file, or of an arrow file as `datasets` writes it, some rows at a time."""
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise _refused(path, number, f"\\u{ord(text[error.start]):04x} is half of a character") from None
-    return text
-
-
-def _pyarrow(name: str, path: Path) -> Any:
-    """A module of pyarrow, which is optional."""
-    import importlib
-
-    try:
-        return importlib.import_module(name)
+        import pyarrow
+        from pyarrow import parquet
     except ImportError:
         raise DataError(f"{path} needs pyarrow: pip install 'attnlab[parquet]'") from None
-
-
-def _read_parquet(path: Path) -> Iterator[str]:
-    """The column `text` of a parquet file, some rows at a time."""
-    pyarrow, parquet = _pyarrow("pyarrow", path), _pyarrow("pyarrow.parquet", path)
     with opened(path):
         pass
-    return _column(path, pyarrow, lambda: parquet.ParquetFile(path).iter_batches(_ROWS, columns=["text"]))
-
-
-def _read_arrow(path: Path) -> Iterator[str]:
-    """The column `text` of an arrow file as `datasets` writes it, mapped into memory."""
-    pyarrow = _pyarrow("pyarrow", path)
-    with opened(path):
-        pass
-    return _column(path, pyarrow, lambda: pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))))
-
-
-def _column(path: Path, pyarrow: Any, batches: Callable[[], Iterable[Any]]) -> Iterator[str]:
-    """The texts in the column `text` of batches of rows."""
     try:
-        for batch in batches():
+        if form == "parquet":
+            batches = parquet.ParquetFile(path).iter_batches(_ROWS, columns=["text"])
+        else:
+            batches = pyarrow.ipc.open_stream(pyarrow.memory_map(str(path)))
+        for batch in batches:
             if "text" not in batch.schema.names:
                 raise DataError(f"{path} has no column 'text', but {', '.join(batch.schema.names) or 'none'}")
             for begin in range(0, len(batch), _ROWS):
                 yield from map(str, batch.column("text").slice(begin, _ROWS).drop_null().to_pylist())
     except pyarrow.ArrowException as error:
-        reason = " ".join(str(error).split())[:100]
-        raise DataError(f"{path} cannot be read ({reason}): write it again") from None
+        raise DataError(f"{path} cannot be read ({' '.join(str(error).split())[:100]}): write it again") from None

@@ -96,28 +96,22 @@ def lines_of(source: str | Path) -> Iterator[str]:
     return documents(source)
 
 
-def load_corpus(source: str | Path) -> Corpus:
-    """Load a corpus by name or path."""
+def load_corpus(source: str | Path, *, lookup: bool = False) -> Corpus:
+    """Load a corpus by name or path; only to look lines up in it takes less memory than training on them."""
     data = _built_in(source)
     if data is None:
         check_name(source, _TEXTS)
-        _require_memory(Path(source), _PER_BYTE, "train with --task.name text, which reads it from disk")
+        if lookup:
+            _require_memory(Path(source), _PER_BYTE_OF_LOOKUP, "split it")
+        else:
+            _require_memory(Path(source), _PER_BYTE, "train with --task.name text, which reads it from disk")
         return _from_file(source)
     if data.name == "prose":
-        return Corpus(str(source), prose.load_prose(data.n, data.part), prose.documents_of(data.n, data.part))
+        return Corpus(str(source), *zip(*prose.load_prose(data.n, data.part), strict=True))
     if data.part is not None:
         corpus = str(source).removesuffix(f":{data.part}")
         raise DataError(f"{source} names questions, not a corpus; the corpus is {corpus}")
     return Corpus(str(source), people.biographies(people.load_people(data.n), forms=data.forms))
-
-
-def load_for_lookup(source: str | Path) -> Corpus:
-    """Load a corpus only to look lines up in it, which takes less memory than training on them."""
-    if is_built_in(source):
-        return load_corpus(source)
-    check_name(source, _TEXTS)
-    _require_memory(Path(source), _PER_BYTE_OF_LOOKUP, "split it")
-    return _from_file(source)
 
 
 def _from_file(source: str | Path) -> Corpus:

@@ -23,10 +23,10 @@ import numpy as np
 
 from attnlab.corpora import cache
 from attnlab.corpora.running import Documents, RunningText
-from attnlab.errors import AttnlabError, DataError
+from attnlab.errors import DataError
 from attnlab.lm.tokenizers import Ids, Kind, Tokenizer
 from attnlab.machine import cache_folder
-from attnlab.store.folders import Manifest, digest
+from attnlab.store.folders import digest
 
 _FORMAT = 1  # increased when what is stored changes: older folders are then rebuilt
 _ABOUT, _TOKENS = "about.json", "tokens.bin"
@@ -41,12 +41,17 @@ class _About:
     documents: int
     dtype: str
 
+    @classmethod
+    def read(cls, folder: Path) -> _About:
+        """Read about.json."""
+        return cls(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
+
 
 class Shard:
     """The token ids of a text; only what is asked for is read."""
 
     def __init__(self, folder: Path, built: bool = False) -> None:
-        about = _About(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
+        about = _About.read(folder)
         self.folder, self.built, self.documents, self._tokens = folder, built, about.documents, about.tokens
         self.dtype = np.dtype(about.dtype)
         self._file = (folder / _TOKENS).open("rb", buffering=0)  # stays open: the cache may be cleared while it is used
@@ -94,9 +99,8 @@ def tokenized(text: RunningText, tokenizer: Tokenizer, documents: Documents) -> 
         if about.documents == 0:
             raise DataError(f"{text.source} is empty; it needs at least one line of text")
         (folder / _ABOUT).write_text(json.dumps(asdict(about)), encoding="utf-8")
-        cache.seal(folder, "tokens", [folder / _TOKENS, folder / _ABOUT])
 
-    return Shard(*cache.ensure(cache_folder() / "tokens" / key[:32], "tokens", _usable, build))
+    return Shard(*cache.ensure(cache_folder() / "tokens" / key[:32], "tokens", build, _has_all_tokens))
 
 
 def _reporting(text: RunningText, documents: Documents) -> Iterable[str]:
@@ -119,19 +123,10 @@ def _write(path: Path, parts: Iterable[Ids], tokenizer: Tokenizer) -> _About:
     return _About(tokens, documents, tokenizer.dtype.name)
 
 
-def _usable(folder: Path) -> bool:
-    """Whether a folder is complete and as it was written; of a large file only the size is compared."""
-    try:
-        listed = Manifest.read(folder)
-        if listed is None or cache.hash_of(folder / _ABOUT) != listed.files[_ABOUT]:
-            return False
-        about = _About(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
-        size = (folder / _TOKENS).stat().st_size
-        if size != about.tokens * np.dtype(about.dtype).itemsize:
-            return False
-        return size > cache.CHECKED or cache.hash_of(folder / _TOKENS) == listed.files[_TOKENS]
-    except (AttnlabError, OSError, ValueError, KeyError, TypeError):
-        return False
+def _has_all_tokens(folder: Path) -> bool:
+    """Whether tokens.bin has the size that about.json says; it may be too large to be hashed whenever it is opened."""
+    about = _About.read(folder)
+    return (folder / _TOKENS).stat().st_size == about.tokens * np.dtype(about.dtype).itemsize
 
 
 def learn_tokenizer(text: RunningText, kind: Kind, vocab_size: int, min_count: int = 1) -> Tokenizer:
@@ -143,14 +138,6 @@ def learn_tokenizer(text: RunningText, kind: Kind, vocab_size: int, min_count: i
         texts = text.texts(_LEARNED_FROM if kind == "bpe" else 0)
         learned = Tokenizer.train(kind, texts, vocab_size, min_count)
         (folder / name).write_text(learned.backend.to_str(), encoding="utf-8")
-        cache.seal(folder, "tokenizer", [folder / name])
 
-    def usable(folder: Path) -> bool:
-        try:
-            listed = Manifest.read(folder)
-            return listed is not None and cache.hash_of(folder / name) == listed.files[name]
-        except (AttnlabError, OSError, KeyError):
-            return False
-
-    place, _ = cache.ensure(cache_folder() / "tokenizers" / key[:32], "tokenizer", usable, build)
+    place, _ = cache.ensure(cache_folder() / "tokenizers" / key[:32], "tokenizer", build)
     return Tokenizer.load(place / name)

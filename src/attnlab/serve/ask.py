@@ -359,7 +359,7 @@ def _unknown_words(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def _answered(oracle: Oracle, asked: Considered) -> Answered:
-    from attnlab.corpora.evidence import place_in
+    from attnlab.corpora.library import place_in
 
     decided = [oracle.decide(asked, risk) for risk in RISKS]
     quote = decided[0].quote

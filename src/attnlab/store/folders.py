@@ -175,7 +175,7 @@ def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: boo
     sealed = {**files, MANIFEST: Manifest.of(kind, files, about).to_bytes()}
     with os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _one_writer(path.parent):
+        with one_writer(path.parent):
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             try:
@@ -344,7 +344,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 @contextmanager
-def _one_writer(folder: Path) -> Iterator[None]:
+def one_writer(folder: Path) -> Iterator[None]:
     """Wait until no other process writes inside this folder."""
     if fcntl is None:
         yield

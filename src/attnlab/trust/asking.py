@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from attnlab import stats
-from attnlab.corpora.evidence import Evidence, evidence, name_in
+from attnlab.corpora.library import Evidence, evidence, name_in
 from attnlab.errors import DataError, UserError
 from attnlab.lm.evaluate import top_answers
 from attnlab.lm.model import load_model

@@ -15,9 +15,8 @@ from typing import Literal
 
 from attnlab import corpora
 from attnlab.corpora import Corpus, Question, title_of
-from attnlab.corpora.evidence import name_in
-from attnlab.corpora.library import normal
-from attnlab.corpora.sources import lines_of, load_for_lookup
+from attnlab.corpora.library import name_in, normal
+from attnlab.corpora.sources import lines_of, load_corpus
 from attnlab.errors import DataError
 from attnlab.lm import stages
 from attnlab.lm.tokenizers import Tokenizer
@@ -84,7 +83,7 @@ class TrainingData:
             if next(run.record for run in lineage(self.run) if run.record.corpus).running_text:
                 return _Lookup(None, "it read running text, which has no lines to look up")
             source = sources[0].source
-            corpus = self._corpus or load_for_lookup(source)
+            corpus = self._corpus or load_corpus(source, lookup=True)
         except DataError as error:
             return _Lookup(None, f"its corpus cannot be looked up now: {error}")
         if corpus.sha256 != sources[0].sha256:

@@ -20,8 +20,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from attnlab.corpora import title_of
-from attnlab.corpora.evidence import Evidence, excerpt, named_in
-from attnlab.corpora.library import normal
+from attnlab.corpora.library import Evidence, excerpt, named_in, normal
 from attnlab.report.words import listed
 from attnlab.stats import SelectiveRule
 
