@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.corpora.files import Question, documents, parse_question, read_questions
+from attnlab.corpora.files import Question, numbered_lines, parse_question, read_questions
 from attnlab.corpora.labelled import read_columns
 from attnlab.errors import DataError
 
@@ -19,7 +19,7 @@ LINES = ("Ann Lee. Lee was born in Zürich .", "Bo Ek. Ek was born in Malmö .")
 
 
 def read_corpus(path: str | Path) -> tuple[str, ...]:
-    return tuple(documents(path))
+    return tuple(line for _, line in numbered_lines(path))
 
 
 def written(folder: Path, data: bytes | str, name: str = "exam.tsv") -> Path:
@@ -101,8 +101,8 @@ def test_utf_32_is_not_taken_for_utf_16(tmp_path: Path) -> None:
 
 
 def test_documents_come_one_at_a_time(tmp_path: Path) -> None:
-    lines = documents(written(tmp_path, b"one\n\ntwo\nMalm\xf6\n"))
-    assert (next(lines), next(lines)) == ("one", "two")
+    lines = numbered_lines(written(tmp_path, b"one\n\ntwo\nMalm\xf6\n"))
+    assert (next(lines), next(lines)) == ((1, "one"), (3, "two"))
     with pytest.raises(DataError, match="exam.tsv:4: byte 0xf6 at offset 13"):
         next(lines)
 

@@ -38,10 +38,14 @@ This is not a sentence.
 
 
 def test_only_sentences_are_left() -> None:
-    assert prose.sentences_of([HELP, "Use Len to get the number of items in a list!\n"]) == (
-        "Assert statements are a convenient way to insert debugging assertions into a non-empty program.",
-        "Use len to get the number of items in a list.",
-        "See sys for what the interpreter knows about itself.",
+    sentences = prose.sentences_of(
+        [HELP, "Use Len to get the number of items in a list!\n", "It is the end of a text."]
+    )
+    assert sentences == (
+        ("Assert statements are a convenient way to insert debugging assertions into a non-empty program.", 0),
+        ("Use len to get the number of items in a list.", 0),
+        ("See sys for what the interpreter knows about itself.", 0),
+        ("It is the end of a text.", 2),
     )
 
 

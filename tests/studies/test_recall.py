@@ -333,9 +333,9 @@ def test_corpus_and_questions_are_read_once_and_each_tokenizer_learned_once(
     track: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
-    export("people:60", tmp_path)
+    export("people:60", tmp_path / "data")
     names = {"corpus": "corpus.txt", "facts": "train.tsv", "exam": "test.tsv"}
-    files = {use: tmp_path / name for use, name in names.items()}
+    files = {use: tmp_path / "data" / name for use, name in names.items()}
     counted: Counter[str] = Counter()
 
     def count(owner: Any, name: str, key: Callable[..., str]) -> None:

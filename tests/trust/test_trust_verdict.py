@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from attnlab import stats
-from attnlab.corpora.library import Evidence, named_in
-from attnlab.corpora.library import Line, Near
+from attnlab.corpora.library import Evidence, Line, Near, named_in
 from attnlab.trust import Calibrated, Row
 from attnlab.trust.verdict import (
     CONTRADICTS,

@@ -110,11 +110,6 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"{path} is empty; it needs at least one line of text")
 
 
-def documents(path: str | Path) -> Iterator[str]:
-    """Yield the documents of a file, one per line; blank lines are skipped."""
-    return (line for _, line in numbered_lines(path))
-
-
 def parse_question(line: str, place: str) -> Question:
     """Parse a question and its answer from a line with exactly one tab."""
     parts = line.split("\t")

@@ -7,11 +7,12 @@ that is not in the training table is refused, and a text that is in two tables i
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -26,7 +27,6 @@ _LABEL_WORDS = {"label", "labels", "class", "category", "sentiment", "target", "
 _TEXT_WORDS = {"text", "texts", "sentence", "sentences", "review", "content", "document", "comment", "phrase", "tweet"}
 _LONGEST_LABEL = 40  # characters
 _SHOWN = 60  # characters of a text in a message
-_QUOTED = re.compile(r'^(?:"(?P<left>[^"]*)"\t(?P<rest>[^\t]*)|(?P<first>[^\t]*)\t"(?P<right>[^"]*)")$')
 
 _Pair = tuple[str, str]
 
@@ -142,9 +142,8 @@ def read_columns(path: str | Path) -> _File:
 def _split(line: str, place: str) -> _Pair:
     """The two columns of a line; tabs inside quotes belong to the text."""
     parts = line.split("\t")
-    if len(parts) > 2 and (match := _QUOTED.match(line)):
-        groups = match.groupdict()
-        parts = [groups["left"], groups["rest"]] if groups["left"] is not None else [groups["first"], groups["right"]]
+    if len(parts) > 2 and len(quoted := next(csv.reader([line], delimiter="\t"))) == 2:
+        parts = quoted
     if len(parts) == 1:
         raise DataError(f"{place}: no tab between label and text; write label<TAB>text or text<TAB>label")
     if len(parts) > 2:
@@ -156,17 +155,11 @@ def _split(line: str, place: str) -> _Pair:
     return first, second
 
 
-def _like_labels(values: Sequence[str]) -> bool:
-    """Whether a column may hold labels: few short values, each used twice or more on average."""
-    kinds = set(values)
-    return 2 * len(kinds) <= len(values) and all(len(value) <= _LONGEST_LABEL for value in kinds)
-
-
 def _recognise(file: _File) -> tuple[Column, str]:
-    """The order of the columns by their values, and how it was recognised."""
-    columns = [file.cells(0), file.cells(1)]
-    kinds = [len(set(values)) for values in columns]
-    fits = [_like_labels(values) for values in columns]
+    """The order of the columns, and how it was recognised: labels are short and used twice or more on average."""
+    values = [set(file.cells(0)), set(file.cells(1))]
+    kinds = list(map(len, values))
+    fits = [2 * len(cells) <= len(file.pairs) and max(map(len, cells)) <= _LONGEST_LABEL for cells in values]
     if fits[0] == fits[1] and (not fits[0] or kinds[0] == kinds[1]):
         raise DataError(
             f"{file.source}: cannot tell labels from texts ({kinds[0]:,} different values in the first column,"

@@ -12,12 +12,12 @@ import csv
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from importlib import resources
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from attnlab.corpora.files import Question
@@ -207,13 +207,7 @@ def _small_world(people: Sequence[Person], n: int) -> tuple[Person, ...]:
 @cache
 def _everyone() -> tuple[Person, ...]:
     text = resources.files("attnlab.corpora").joinpath("data", "people.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
-    assert rows.fieldnames == [field.name for field in fields(Person)], "the columns of people.csv are those of Person"
-    facts: Iterable[Any] = (
-        {name: date.fromisoformat(fact) if name.endswith("_date") else fact for name, fact in row.items()}
-        for row in rows
-    )
-    return tuple(Person(**row) for row in facts)
+    return msgspec.convert(list(csv.DictReader(text.splitlines())), tuple[Person, ...])
 
 
 def load_people(n: int | None = None) -> tuple[Person, ...]:

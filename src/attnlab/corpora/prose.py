@@ -160,13 +160,8 @@ def bare(sentence: str) -> str:
     return " ".join(re.findall(r"\w+", sentence.lower()))
 
 
-def sentences_of(helps: Iterable[str]) -> tuple[str, ...]:
-    """Return the English sentences of help texts, each once, in order."""
-    return tuple(sentence for sentence, _ in _numbered_sentences(helps))
-
-
-def _numbered_sentences(helps: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """The English sentences of help texts, each once, with the number of the text that it comes from."""
+def sentences_of(helps: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Return the English sentences of help texts in order, each once, with the number of the text that it comes from."""
     sentences: dict[str, tuple[str, int]] = {}
     for number, text in enumerate(helps):
         for paragraph in _paragraphs(text):
@@ -178,7 +173,7 @@ def _numbered_sentences(helps: Iterable[str]) -> tuple[tuple[str, int], ...]:
 
 @cache
 def _sentences() -> tuple[tuple[str, int], ...]:
-    return _numbered_sentences(_help_texts())
+    return sentences_of(_help_texts())
 
 
 def part_of(text: str) -> str:
@@ -198,16 +193,15 @@ def load_prose(n: int | None = None, part: str | None = None) -> list[tuple[str,
     return chosen
 
 
-def licence() -> tuple[str, ...]:
+def licence() -> str:
     """Return the licence notice that a copy of the sentences needs."""
-    return (
-        "# Licence of these sentences",
-        "",
-        f"Taken from the help topics and the docstrings of the standard library of Python {platform.python_version()},",
-        "Copyright (c) Python Software Foundation; All Rights Reserved, licensed under the Python Software Foundation",
-        "License, https://docs.python.org/3/license.html. Changed: cut into sentences, markup removed, and",
-        "everything left out that is not plain English.",
-    )
+    return f"""# Licence of these sentences
+
+Taken from the help topics and the docstrings of the standard library of Python {platform.python_version()},
+Copyright (c) Python Software Foundation; All Rights Reserved, licensed under the Python Software Foundation
+License, https://docs.python.org/3/license.html. Changed: cut into sentences, markup removed, and
+everything left out that is not plain English.
+"""
 
 
 # Sentences with a topic
@@ -242,7 +236,6 @@ MODULES = {
         stringprep base64 plistlib tomllib pprint
     """,
 }
-TOPICS = tuple(MODULES)
 _TOPIC_OF = {module: topic for topic, modules in MODULES.items() for module in modules.split()}
 _SHORTEST_LABELLED = 5  # words; a shorter sentence ("Return the value.") has no topic
 
@@ -277,22 +270,16 @@ def deduplicated(sentences: list[tuple[str, str, str]]) -> Iterator[tuple[str, s
 
 
 @cache
-def labelled_sentences() -> tuple[tuple[str, str, str], ...]:
-    """Return all labelled sentences of this Python as (part, topic, sentence)."""
+def topics() -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return the parts train, dev and test, each a tuple of (topic, sentence)."""
     sentences = [
         (part_of(text), topic, sentence)
         for topic, text in labelled_docstrings()
-        for sentence in sentences_of([text])
+        for sentence, _ in sentences_of([text])
         if len(sentence.split()) >= _SHORTEST_LABELLED
     ]
-    return tuple(deduplicated(sentences))
-
-
-def topics() -> dict[str, list[tuple[str, str]]]:
-    """Return the parts train, dev and test, each a list of (topic, sentence)."""
-    parts: dict[str, list[tuple[str, str]]] = {"train": [], "dev": [], "test": []}
-    for part, topic, sentence in labelled_sentences():
-        parts[part].append((topic, sentence))
+    rows = list(deduplicated(sentences))
+    parts = {name: tuple(row[1:] for row in rows if row[0] == name) for name in ("train", "dev", "test")}
     if not all(parts.values()):
         raise DataError(_NO_TEXT)
     return parts

@@ -16,17 +16,17 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from attnlab.corpora import people, prose
-from attnlab.corpora.files import Question, documents, numbered_lines, read_questions
+from attnlab.corpora.files import Question, numbered_lines, read_questions
 from attnlab.corpora.library import Corpus
-from attnlab.errors import DataError, OutputExists, unknown
+from attnlab.errors import DataError, unknown
 from attnlab.machine import memory_free
-from attnlab.store.folders import MANIFEST, Manifest, write_bytes, write_folder
+from attnlab.store.folders import write_folder
 
 _PARTS = {"people": ("train", "dev", "calibration", "test"), "prose": ("train", "dev", "test")}
 _TEXTS = ("people", "prose", "prose:train", "prose:dev", "prose:test")
@@ -58,16 +58,12 @@ def _built_in(source: str | Path) -> _BuiltIn | None:
     name = "" if isinstance(source, Path) else source.split(":")[0]
     if isinstance(source, Path) or name not in _PARTS:
         return None
-    retold = "(?::x([0-9]{1,9}))?" if name == "people" else "(?:())?"
-    match = re.fullmatch(rf"{name}(?::([0-9]{{1,9}}))?{retold}(?::({'|'.join(_PARTS[name])}))?", source)
-    if match is None:
+    number = "[0-9]{1,9}"
+    match = re.fullmatch(rf"{name}(?::({number}))?(?::x({number}))?(?::({'|'.join(_PARTS[name])}))?", source)
+    if match is None or (match[2] and name == "prose"):
         size = re.match(rf"{name}:[0-9]+(?=:)", source)
         prefix = size.group() if size else name
-        names = [
-            prefix,
-            *(f"{prefix}:{part}" for part in _PARTS[name]),
-            *([f"{prefix}:x4"] if name == "people" else []),
-        ]
+        names = [prefix, *(f"{prefix}:{part}" for part in _PARTS[name])] + [f"{prefix}:x4"] * (name == "people")
         raise DataError(unknown("built-in data", source, names) + f" (a file of that name is ./{source})")
     n, forms, part = match.groups()
     if forms and not 1 <= int(forms) <= people.MOST_FORMS:
@@ -93,7 +89,7 @@ def lines_of(source: str | Path) -> Iterator[str]:
     if is_built_in(source):
         return iter(load_corpus(source).lines)
     check_name(source, _TEXTS)
-    return documents(source)
+    return (line for _, line in numbered_lines(source))
 
 
 def load_corpus(source: str | Path, *, lookup: bool = False) -> Corpus:
@@ -161,45 +157,24 @@ def as_table(questions: tuple[Question, ...]) -> tuple[str, ...]:
     return tuple(item.question if item.answer is None else f"{item.question}\t{item.answer}" for item in questions)
 
 
-def _texts_of(source: str, data: _BuiltIn) -> dict[str, tuple[str, ...]]:
-    """The lines of the files to export, by file name, with the licence."""
-    if data.name == "prose":
-        if data.part is not None:
-            raise DataError(
-                f"{source} is a part; export {source.removesuffix(f':{data.part}')}, which writes all parts"
-            )
-        texts = {f"{part}.txt": load_corpus(f"{source}:{part}").lines for part in _PARTS["prose"]}
-        return {**texts, "LICENSE-DATA.md": prose.licence()}
-    texts = {"corpus.txt": load_corpus(source).lines}
-    texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in _PARTS["people"]}
-    licence = resources.files("attnlab.corpora").joinpath("data", "LICENSE-DATA.md").read_text(encoding="utf-8")
-    return {**texts, "LICENSE-DATA.md": tuple(licence.removesuffix("\n").split("\n"))}
-
-
 def export(source: str, folder: str | Path) -> tuple[Path, ...]:
-    """Write built-in data and its licence as files in the user's format; return their paths."""
+    """Write built-in data and its licence as files in the user's format into a new folder; return their paths."""
     data = _built_in(source)
     if data is None:
         raise DataError(f"{source} is not built-in data; export people, people:300 for 300 of them, or prose")
-    return _write_texts(Path(folder), _texts_of(source, data))
-
-
-def _write_texts(folder: Path, texts: Mapping[str, Sequence[str]]) -> tuple[Path, ...]:
-    """Write files of lines into a folder that has none of them yet."""
-    if folder.exists() and not folder.is_dir():
-        raise OutputExists(f"{folder} is a file; name a new folder")
-    taken = [name for name in texts if (folder / name).exists()]
-    if taken:
-        raise OutputExists(f"{folder} already holds {', '.join(taken)}; name a new folder")
-    files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in texts.items()}
-    if folder.exists():
-        if not (folder / MANIFEST).exists():  # a folder of the user keeps its own
-            files[MANIFEST] = Manifest.of("corpus", files, "built-in data").to_bytes()
-        for name, content in files.items():
-            write_bytes(folder / name, content)
+    if data.name == "prose" and data.part is not None:
+        raise DataError(f"{source} is a part; export {source.removesuffix(f':{data.part}')}, which writes all parts")
+    if data.name == "prose":
+        texts = {f"{part}.txt": load_corpus(f"{source}:{part}").lines for part in _PARTS["prose"]}
+        licence = prose.licence()
     else:
-        write_folder(folder, "corpus", files, about="built-in data")
-    return tuple(folder / name for name in texts)
+        texts = {"corpus.txt": load_corpus(source).lines}
+        texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in _PARTS["people"]}
+        licence = resources.files("attnlab.corpora").joinpath("data", "LICENSE-DATA.md").read_text(encoding="utf-8")
+    files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in texts.items()}
+    files["LICENSE-DATA.md"] = licence.encode()
+    write_folder(Path(folder), "corpus", files, about="built-in data")
+    return tuple(Path(folder) / name for name in files)
 
 
 # For model cards

@@ -12,14 +12,16 @@ learned. Knows nothing about tokens or models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from rapidfuzz import fuzz, process
 
 from attnlab.corpora import Corpus, Question
-from attnlab.corpora.library import normal
+from attnlab.corpora.library import headings_in, normal
 from attnlab.errors import DataError
 from attnlab.reader.candidates import (
     NONE,
@@ -35,21 +37,13 @@ from attnlab.reader.candidates import (
     shapes_of,
 )
 from attnlab.reader.choice import Choice, Lesson
-from attnlab.reader.kinds import (
-    SLOT,
-    Asked,
-    Kind,
-    common_forms,
-    grouped,
-    located,
-    look_up,
-    nearest_kind,
-    same_kind,
-)
 
 __all__ = ["Answer", "Kind", "Reader", "Written"]
 
 _PARTS = 10  # folds of the training questions; known answers are counted in the other folds
+_SLOT = "{}"  # stands for the name in a form
+_LEAST_QUESTIONS = 5  # to learn a form separately
+_ALIKE = 0.8  # share of equal answers that makes two forms one kind
 
 
 class Answer(NamedTuple):
@@ -64,6 +58,101 @@ class Written(NamedTuple):
 
     question: Question
     probability: float
+
+
+# Kinds of questions: `Where was X born?` and `What is the birthplace of X?` are two forms of one kind, `When was X born?` is
+# another. This is not known in advance: forms are of one kind if readers trained on each separately give the same answers.
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A training question: the lines it is about, its form, its answer."""
+
+    lines: tuple[int, ...]
+    form: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Forms that ask for the same, each with its count, the most common first."""
+
+    forms: tuple[tuple[str, int], ...]
+
+    @property
+    def name(self) -> str:
+        """The most common form."""
+        return self.forms[0][0]
+
+
+def _look_up(corpus: Corpus, question: str) -> tuple[tuple[int, ...], str]:
+    """Return the lines that a question is about, if any, and its form: the question without the heading."""
+    headings = headings_in(question, corpus.shelf, corpus.longest_title)
+    if not headings:
+        return (), question
+    return corpus.shelf[headings[0]], normal(question).replace(headings[0], _SLOT, 1)
+
+
+def _located(corpus: Corpus, questions: Sequence[Question]) -> list[_Asked]:
+    """Return the questions that have an answer and are about a line of the corpus."""
+    if not any(corpus.titles):
+        raise DataError(
+            f"{corpus.source}: no line begins with a heading; a reader needs lines like `Ann B. Lee. Lee was born in York .`"
+        )
+    places = [(*_look_up(corpus, item.question), item.answer) for item in questions]
+    asked = [
+        _Asked(lines, form, normal(answer).strip()) for lines, form, answer in places if lines and answer is not None
+    ]
+    if not asked:
+        raise DataError(
+            f"no question with an answer names a heading of {corpus.source}; check that the two belong together"
+        )
+    return asked
+
+
+def _grouped(asked: Sequence[_Asked], forms: Sequence[Sequence[str]]) -> tuple[Kind, ...]:
+    """Make kinds from groups of forms, the most common kind first."""
+    counts = _count_forms(asked)
+    kinds = [Kind(tuple((form, count) for form, count in counts.items() if form in group)) for group in forms]
+    return tuple(sorted(kinds, key=lambda kind: (-sum(count for _, count in kind.forms), kind.name)))
+
+
+def _count_forms(asked: Sequence[_Asked]) -> dict[str, int]:
+    """Count the questions of every form, the most common first."""
+    counts = Counter(item.form for item in asked)
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _same_kind(
+    asked: Sequence[_Asked], forms: Sequence[str], answer: Callable[[str, tuple[int, ...]], str]
+) -> list[list[str]]:
+    """Group the forms that give mostly the same answers for the lines that either was asked about."""
+    lines = {form: [item.lines for item in asked if item.form == form] for form in forms}
+
+    def alike(form: str, usual: str) -> bool:
+        tests = lines[form], lines[usual]
+        return all(sum(answer(form, at) == answer(usual, at) for at in test) >= _ALIKE * len(test) for test in tests)
+
+    groups: list[list[str]] = []
+    for form in forms:
+        home = next((group for group in groups if alike(form, group[0])), None)
+        if home is None:
+            groups.append([form])
+        else:
+            home.append(form)
+    return groups
+
+
+def _nearest_kind(kinds: Sequence[Kind], form: str) -> int:
+    """Return the kind of a form; of a new one, that of the most similar form."""
+    forms = {known: number for number, kind in enumerate(kinds) for known, _ in kind.forms}
+    if form in forms:
+        return forms[form]
+    nearest = process.extractOne(form, list(forms), scorer=fuzz.token_set_ratio)
+    return forms[nearest[0]] if nearest else 0
+
+
+# Reading
 
 
 @dataclass
@@ -97,7 +186,7 @@ def _rows_of(book: _Book, lines: Sequence[int], candidates: Sequence[Candidate],
 
 
 def _lessons_of(
-    book: _Book, asked: Sequence[Asked], kind: int, shapes: frozenset[tuple[str, int]], seed: int
+    book: _Book, asked: Sequence[_Asked], kind: int, shapes: frozenset[tuple[str, int]], seed: int
 ) -> list[Lesson]:
     """Training examples from the questions of one kind, with known answers counted in the other folds.
 
@@ -117,7 +206,7 @@ def _lessons_of(
     return lessons
 
 
-def _known_of(book: _Book, asked: Sequence[Asked], shapes: frozenset[tuple[str, int]]) -> Known:
+def _known_of(book: _Book, asked: Sequence[_Asked], shapes: frozenset[tuple[str, int]]) -> Known:
     """The counts of known answers."""
     known = Known()
     for item in asked:
@@ -141,27 +230,27 @@ class Reader:
     @classmethod
     def train(cls, corpus: Corpus, questions: Sequence[Question], seed: int = 0) -> Reader:
         """Train a reader on the questions that are about lines of a corpus."""
-        asked, book = located(corpus, questions), _Book.of(corpus)
-        forms = common_forms(asked)
+        asked, book = _located(corpus, questions), _Book.of(corpus)
+        forms = [form for form, count in _count_forms(asked).items() if count >= _LEAST_QUESTIONS]
         if len(forms) < 2:
             everything = sorted({item.form for item in asked})
-            return cls.learn(book, asked, grouped(asked, [everything]), seed)
+            return cls.learn(book, asked, _grouped(asked, [everything]), seed)
         often = [item for item in asked if item.form in forms]
-        first = cls.learn(book, often, grouped(often, [[form] for form in forms]), seed)
+        first = cls.learn(book, often, _grouped(often, [[form] for form in forms]), seed)
         number = {kind.name: at for at, kind in enumerate(first.kinds)}
-        groups = same_kind(often, forms, lambda form, lines: first.answer(lines, number[form]).text)
-        kinds = grouped(often, groups)
+        groups = _same_kind(often, forms, lambda form, lines: first.answer(lines, number[form]).text)
+        kinds = _grouped(often, groups)
         # Rare forms are treated like the common form they resemble.
         rare = sorted({item.form for item in asked} - set(forms))
-        homes = [nearest_kind(kinds, form) for form in rare]
+        homes = [_nearest_kind(kinds, form) for form in rare]
         groups = [
             [*(form for form, _ in kind.forms), *(form for form, home in zip(rare, homes, strict=True) if home == at)]
             for at, kind in enumerate(kinds)
         ]
-        return cls.learn(book, asked, grouped(asked, groups), seed)
+        return cls.learn(book, asked, _grouped(asked, groups), seed)
 
     @classmethod
-    def learn(cls, book: _Book, asked: Sequence[Asked], kinds: tuple[Kind, ...], seed: int) -> Reader:
+    def learn(cls, book: _Book, asked: Sequence[_Asked], kinds: tuple[Kind, ...], seed: int) -> Reader:
         """Train a reader on questions whose kinds are known."""
         of_form = {form: number for number, kind in enumerate(kinds) for form, _ in kind.forms}
         parts = [[item for item in asked if of_form[item.form] == number] for number in range(len(kinds))]
@@ -192,12 +281,12 @@ class Reader:
         if isinstance(asked, int):
             heading = normal(self.book.corpus.titles[asked])
             return self.answer(self.book.corpus.shelf.get(heading, (asked,)), kind)
-        lines, form = look_up(self.book.corpus, asked)
+        lines, form = _look_up(self.book.corpus, asked)
         if not lines:
             raise DataError(
                 f"no line of {self.book.corpus.source} is about “{asked}”: it names no heading; check the name"
             )
-        return self.answer(lines, nearest_kind(self.kinds, form))
+        return self.answer(lines, _nearest_kind(self.kinds, form))
 
     def write(self, kinds: Sequence[int] | None = None, at_least: float = 0.0) -> tuple[Written, ...]:
         """Write a question of every kind about every heading not asked about in that kind, with answers at least so probable.
@@ -215,6 +304,6 @@ class Reader:
                     continue
                 answer = self.answer(lines, number)
                 if answer.text and answer.probability >= at_least:
-                    question = Question(form.replace(SLOT, heading, 1), answer.text)
+                    question = Question(form.replace(_SLOT, heading, 1), answer.text)
                     written.append(Written(question, answer.probability))
         return tuple(written)

@@ -171,49 +171,28 @@ class _Chain(NamedTuple):
     after: int
 
 
-@dataclass(frozen=True)
 class _Layout:
     """What is computed once per page: runs of capitalised words, brackets, sentences, informative words."""
 
-    page: Page
-    run_begin: tuple[int, ...]
-    run_end: tuple[int, ...]
-    bracket: tuple[bool, ...]
-    sentence: tuple[int, ...]
-    begun: tuple[int, ...]
-    """The number of candidate starts before each piece."""
-    telling: tuple[int, ...]
-    """The lower-case words that occur in several lines of the corpus."""
-    candidates: frozenset[tuple[int, int]]
-
-    @classmethod
-    def of(cls, page: Page, candidates: Sequence[tuple[int, int]], usage: Usage) -> _Layout:
-        """The layout of a page with its candidates."""
-        count = len(page.pieces)
-        begins, ends = list(range(count)), list(range(1, count + 1))
-        for at in range(1, count):
-            if page.classes[at] == page.classes[at - 1] == _CAPITAL:
-                begins[at] = begins[at - 1]
-        for at in range(count - 2, -1, -1):
-            if page.classes[at] == page.classes[at + 1] == _CAPITAL:
-                ends[at] = ends[at + 1]
-        depth = accumulate((piece == "(") - (piece == ")") for piece in page.pieces)
-        sentence = accumulate((piece in (".", ";") for piece in page.pieces), initial=0)
+    def __init__(self, page: Page, candidates: Sequence[tuple[int, int]], usage: Usage) -> None:
+        count, classes = len(page.pieces), page.classes
         starts = {begin for begin, _ in candidates}
-        begun = accumulate((at in starts for at in range(count)), initial=0)
-        telling = (
-            at for at in range(count) if page.classes[at] == _SMALL and usage.lines[page.pieces[at]] >= _LEAST_LINES
-        )
-        return cls(
-            page,
-            tuple(begins),
-            tuple(ends),
-            tuple(level > 0 for level in depth),
-            tuple(sentence),
-            tuple(begun),
-            tuple(telling),
-            frozenset(candidates),
-        )
+
+        def joined(at: int) -> bool:
+            """Whether a piece and the one before it belong to one run of capitalised words."""
+            return classes[at] == classes[at - 1] == _CAPITAL
+
+        self.page, self.candidates = page, frozenset(candidates)
+        self.run_begin = list(accumulate(range(count), lambda begin, at: begin if joined(at) else at))
+        self.run_end = list(accumulate(range(count, 0, -1), lambda end, at: end if joined(at) else at))[::-1]
+        self.bracket = [level > 0 for level in accumulate((piece == "(") - (piece == ")") for piece in page.pieces)]
+        self.sentence = list(accumulate((piece in (".", ";") for piece in page.pieces), initial=0))
+        # The number of candidate starts before each piece.
+        self.begun = list(accumulate((at in starts for at in range(count)), initial=0))
+        # The lower-case words that occur in several lines of the corpus.
+        self.telling = [
+            at for at in range(count) if classes[at] == _SMALL and usage.lines[page.pieces[at]] >= _LEAST_LINES
+        ]
 
     def chain(self, begin: int, end: int) -> _Chain:
         """The chain around a candidate."""
@@ -279,12 +258,11 @@ def _looks(page: Page, begin: int, end: int, usage: Usage) -> Iterator[str]:
 
 def candidates_of(page: Page, spans: Sequence[tuple[int, int]], usage: Usage) -> list[Candidate]:
     """Return the candidates of a page with their clues."""
-    layout = _Layout.of(page, spans, usage)
+    layout = _Layout(page, spans, usage)
     return [_candidate_of(layout, begin, end, usage) for begin, end in spans]
 
 
 def _candidate_of(layout: _Layout, begin: int, end: int, usage: Usage) -> Candidate:
-
     page, chain = layout.page, layout.chain(begin, end)
     inside, rest = begin - layout.run_begin[begin], layout.run_end[end - 1] - end
     where = f"{chain.whole:d}:{min(chain.before, 2)}:{min(chain.rivals, 2)}"

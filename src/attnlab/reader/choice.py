@@ -42,6 +42,15 @@ class _Batch:
     lesson: NDArray[np.int64]
     right: NDArray[np.bool_]
 
+    @classmethod
+    def of(cls, lessons: Sequence[Lesson], numbers: dict[str, int]) -> _Batch:
+        """The lessons of one kind, with the clues that have a number."""
+        sizes = [len(lesson.rows) for lesson in lessons]
+        matrix = _matrix_of([row for lesson in lessons for row in lesson.rows], numbers)
+        begins = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        right = np.array([right for lesson in lessons for right in lesson.right])
+        return cls(matrix, csr_array(matrix.T), begins, np.repeat(np.arange(len(sizes)), sizes), right)
+
     def log_sums(self, scores: _Numbers) -> _Numbers:
         """Log-sum-exp over the candidates of each lesson."""
         most = np.maximum.reduceat(scores, self.begins)
@@ -61,10 +70,9 @@ def _clue_numbers(lessons: Sequence[Lesson]) -> dict[str, int]:
     """A number for every clue that occurs in several lessons."""
     counts: Counter[str] = Counter()
     for lesson in lessons:
-        counts.update({clue for row in lesson.rows for clue in row})
-    return {
-        clue: number for number, clue in enumerate(clue for clue, count in counts.items() if count >= _LEAST_QUESTIONS)
-    }
+        counts.update(dict.fromkeys((clue for row in lesson.rows for clue in row), 1))  # in order, unlike a set
+    common = (clue for clue, count in counts.items() if count >= _LEAST_QUESTIONS)
+    return {clue: number for number, clue in enumerate(common)}
 
 
 def _matrix_of(rows: Sequence[Sequence[str]], numbers: dict[str, int]) -> csr_array:
@@ -76,15 +84,6 @@ def _matrix_of(rows: Sequence[Sequence[str]], numbers: dict[str, int]) -> csr_ar
         ends.append(len(columns))
     ones = np.ones(len(columns), np.float32)
     return csr_array((ones, np.array(columns, np.int32), np.array(ends, np.int32)), shape=(len(rows), len(numbers)))
-
-
-def _batch_of(lessons: Sequence[Lesson], numbers: dict[str, int]) -> _Batch:
-
-    sizes = [len(lesson.rows) for lesson in lessons]
-    matrix = _matrix_of([row for lesson in lessons for row in lesson.rows], numbers)
-    begins = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    right = np.array([right for lesson in lessons for right in lesson.right])
-    return _Batch(matrix, csr_array(matrix.T), begins, np.repeat(np.arange(len(sizes)), sizes), right)
 
 
 @dataclass(frozen=True)
@@ -100,26 +99,23 @@ class Choice:
         """Fit the weights by penalised maximum likelihood."""
         numbers = _clue_numbers(lessons)
         parts = [[lesson for lesson in lessons if lesson.kind == kind] for kind in range(kinds)]
-        batches = [_batch_of(part, numbers) if part else None for part in parts]
-        # One kind needs no second set of weights.
-        shape = (1 + kinds if kinds > 1 else 1, len(numbers))
+        # The rows of weights of each kind: the shared ones, and its own unless there is no other kind.
+        rows_of = [[0, 1 + kind] if kinds > 1 else [0] for kind in range(kinds)]
+        batches = [(rows, _Batch.of(part, numbers)) for rows, part in zip(rows_of, parts, strict=True) if part]
+        shape = (1 + rows_of[-1][-1], len(numbers))
 
         def loss(flat: _Numbers) -> tuple[float, _Numbers]:
             table = flat.reshape(shape)
             total, slope = 0.5 * _PRIOR * float(flat @ flat), _PRIOR * table
-            for kind, batch in enumerate(batches):
-                if batch is not None:
-                    own = table[0] if kinds == 1 else table[0] + table[1 + kind]
-                    value, gradient = batch.loss(own)
-                    total += value
-                    slope[0] += gradient
-                    if kinds > 1:
-                        slope[1 + kind] += gradient
+            for rows, batch in batches:
+                value, gradient = batch.loss(table[rows].sum(axis=0))
+                total += value
+                slope[rows] += gradient
             return total, slope.ravel()
 
         fit = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": _ROUNDS})
         table = fit.x.reshape(shape)
-        return cls(numbers, table if kinds == 1 else table[0] + table[1:])
+        return cls(numbers, np.stack([table[rows].sum(axis=0) for rows in rows_of]))
 
     def probabilities(self, kind: int, rows: Rows) -> _Numbers:
         """Return the probability that each candidate of a question is correct."""
