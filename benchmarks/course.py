@@ -36,7 +36,7 @@ from attnlab.design.check import Outcome
 from attnlab.design.results import number
 from attnlab.lm.exams import Examination
 from attnlab.lm.model import count_parameters, meta_model
-from attnlab.lm.preview import preview
+from attnlab.lm.stages import preview
 from attnlab.measure.approximation import PROJECTED, Approximation
 from attnlab.measure.bench import ReachResult
 from attnlab.report.words import count, duration, figure, percent, sized, span

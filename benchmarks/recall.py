@@ -27,6 +27,7 @@ from attnlab import corpora, machine
 from attnlab.config import RunConfig, resolve
 from attnlab.kernels.counting import Counter
 from attnlab.lm import evaluate, optim, stages, train
+from attnlab.lm.batches import make_batches
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.tasks import Example, TaskData, make_task
 
@@ -78,7 +79,7 @@ def flops_of_epoch(config: RunConfig, sources: stages.Sources) -> int:
     model = LanguageModel(config.model).train()
     loss, optimizers = train.SummedLoss(model), optim.make_optimizers(model, config.train)
     lengths = [len(example.ids) for example in examples]
-    batches = train.make_batches(lengths, config.train.tokens_per_batch, np.random.default_rng(0))
+    batches = make_batches(lengths, config.train.tokens_per_batch, np.random.default_rng(0))
 
     def pass_over() -> None:
         for batch in batches:

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from attnlab import corpora, machine
 from attnlab.config import resolve
 from attnlab.lm import optim, train
+from attnlab.lm.batches import collate, make_batches
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.tasks import Example, TaskData, make_task
@@ -41,7 +42,7 @@ def bucketed_step(
     loss: train.SummedLoss, optimizers: dict[str, torch.optim.Optimizer], batch: Sequence[Example], pad: int
 ) -> None:
     """One step as our loop makes it."""
-    ids, targets = train.collate(batch, pad)
+    ids, targets = collate(batch, pad)
     (loss(ids, targets) / sum(len(example.ids) - example.start for example in batch)).backward()
     torch.nn.utils.clip_grad_norm_(loss.model.parameters(), 1.0)
     for optimizer in optimizers.values():
@@ -74,7 +75,7 @@ def main() -> None:
     for number in range(rounds + 1):
         rng = np.random.default_rng(number)
         examples = list(task.examples(rng)[: BATCHES * ROWS])
-        indices = train.make_batches([len(e.ids) for e in examples], config.train.tokens_per_batch, rng)
+        indices = make_batches([len(e.ids) for e in examples], config.train.tokens_per_batch, rng)
         blocks = [list(examples[at : at + ROWS]) for at in range(0, len(examples), ROWS)]
         packed = [[examples[index] for index in batch] for batch in indices]
         results = {

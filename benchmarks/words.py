@@ -34,11 +34,12 @@ from torch import Tensor
 from attnlab import ops
 from attnlab.config import RunConfig, resolve
 from attnlab.lm import optim, stages
+from attnlab.lm.batches import IGNORED, make_epoch
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.processes import Ranks
 from attnlab.lm.stages import Sources
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.lm.train import IGNORED, SummedLoss, Trainer, make_epoch
+from attnlab.lm.train import SummedLoss, Trainer
 from attnlab.machine import environment, retain_freed_memory
 from attnlab.store.runs import Run
 from attnlab.tasks import Example, Task, TaskData, make_task

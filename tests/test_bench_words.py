@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attnlab.kernels import vocabulary
-from attnlab.lm import train
+from attnlab.lm.batches import collate
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL: dict[str, Any] = {"model": {"n_layer": 2, "block_size": 128}, "train": {"tokens_per_batch": 400}}
@@ -61,7 +61,7 @@ def test_both_manners_are_the_same_model(words: Any, corpus: str, batch: list[An
     loss = words.SummedLoss(ours.model)
     dense = words.DenseLoss(ours.model)
     for _ in range(3):  # the optimizers agree too
-        ids, targets = train.collate(batch, world.tokenizer.pad)
+        ids, targets = collate(batch, world.tokenizer.pad)
         count = words.real_tokens(batch)
         expected = loss(ids, targets).item() / count
         assert dense(ids, targets).item() / count == pytest.approx(expected, abs=1e-4)

@@ -16,7 +16,7 @@ from attnlab.hf import RATES, FineTuning, Outcome, ScoredTable, fine_tune, make_
 from attnlab.hf.fine_tuning import inner_matrices, make_optimizer
 from attnlab.hf.loading import load_encoder, longest_text
 from attnlab.lm.optim import OptimizerPair
-from attnlab.lm.stages import Show
+from attnlab.lm.progress import Show
 
 SETTINGS = FineTuning(epochs=4, lr=5e-3, batch_size=16)
 

@@ -16,7 +16,7 @@ from attnlab.hf import Classification, Epoch, FineTuning, Outcome, ScoredTable, 
 from attnlab.hf.classify import ModelFacts
 from attnlab.hf.search import Search, SearchResult, Trial, best_of
 from attnlab.hf.tuning import TableFiles
-from attnlab.lm.stages import QUIET
+from attnlab.lm.progress import QUIET
 from attnlab.store import records
 from attnlab.studies.study import load
 from verbs import call

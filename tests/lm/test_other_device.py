@@ -18,11 +18,12 @@ from attnlab.config import ModelConfig, TrainConfig, preset_names, resolve
 from attnlab.inside.look import look
 from attnlab.inside.taps import influence
 from attnlab.lm import optim, perplexity
+from attnlab.lm.batches import IGNORED
 from attnlab.lm.evaluate import generate, sample, top_answers
 from attnlab.lm.flops import flops_per_token
 from attnlab.lm.model import LanguageModel, model_files, to_bytes
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.lm.train import IGNORED, SummedLoss
+from attnlab.lm.train import SummedLoss
 from attnlab.trust.answers import AnswerTrie, familiarity, outcomes
 
 WIDTH, HEADS, BLOCK = 32, 4, 320

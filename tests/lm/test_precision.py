@@ -13,10 +13,11 @@ from torch import Tensor
 from attnlab.config import preset_names, resolve
 from attnlab.errors import UserError
 from attnlab.lm import devices
+from attnlab.lm.batches import IGNORED
 from attnlab.lm.evaluate import generate
 from attnlab.lm.model import LanguageModel, load_model, model_files
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.lm.train import IGNORED, SummedLoss
+from attnlab.lm.train import SummedLoss
 from attnlab.store.folders import write_folder
 
 CPU = torch.device("cpu")

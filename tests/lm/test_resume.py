@@ -12,7 +12,7 @@ import pytest
 
 from attnlab.config import RunConfig, resolve
 from attnlab.errors import CheckpointError, UserError
-from attnlab.lm import stages, train
+from attnlab.lm import progress, stages, train
 from attnlab.lm.model import load_model
 from attnlab.store.folders import MANIFEST, add_files, is_locked, is_written, locked, read_json, verify, write_folder
 from attnlab.store.runs import Run
@@ -33,7 +33,7 @@ def stopped_at(path: Path, step: int, config: RunConfig) -> Run:
             raise Killed
 
     with pytest.raises(Killed):
-        stages.pretrain(config, "people:60", "people:60:train", path, stages.Show(step=stop))
+        stages.pretrain(config, "people:60", "people:60:train", path, progress.Show(step=stop))
     return Run.open(path)
 
 
@@ -91,7 +91,7 @@ def test_damage_before_the_checkpoint_is_refused(copy: Run) -> None:
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(copy: Run, whole: Run) -> None:
     flip(copy.checkpoints()[-1] / "optimizer.safetensors")
     said: list[str] = []
-    resumed = stages.resume(copy, stages.Show(line=said.append))
+    resumed = stages.resume(copy, progress.Show(line=said.append))
     assert any("falling back" in line and "step-000008/optimizer.safetensors is damaged" in line for line in said)
     assert "resuming from step 4" in said
     assert same(resumed, whole)
@@ -208,7 +208,7 @@ def test_a_run_is_locked_while_it_trains(tmp_path: Path, config: RunConfig) -> N
         "people:60",
         None,
         tmp_path / "run",
-        stages.Show(step=lambda _: seen.append(is_locked(tmp_path / "run"))),
+        progress.Show(step=lambda _: seen.append(is_locked(tmp_path / "run"))),
     )
     assert seen
     assert all(seen)

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from attnlab import corpora
 from attnlab.config import RunConfig, TaskConfig, resolve
 from attnlab.errors import AttnlabError, CheckpointError, DataError, Interrupted, OutputExists, StorageError
-from attnlab.lm import stages, train
+from attnlab.lm import progress, stages, train
+from attnlab.lm.batches import collate, make_batches, split_by_length
 from attnlab.lm.model import LanguageModel, load_model, read_tensors, to_bytes
 from attnlab.lm.processes import ALONE
 from attnlab.lm.tokenizers import Tokenizer
@@ -44,14 +45,14 @@ def losses(path: Path) -> list[float]:
 
 @given(st.lists(st.integers(2, 60), min_size=1, max_size=200), st.integers(60, 600))
 def test_batches_hold_every_example_once_within_the_budget(lengths: list[int], budget: int) -> None:
-    batches = train.make_batches(lengths, budget, np.random.default_rng(0))
+    batches = make_batches(lengths, budget, np.random.default_rng(0))
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert all(len(batch) * max(lengths[i] for i in batch) <= budget for batch in batches)
 
 
 def test_batches_waste_little_and_come_in_random_order() -> None:
     lengths = np.random.default_rng(0).integers(5, 60, 2000).tolist()
-    batches = train.make_batches(lengths, 1024, np.random.default_rng(1))
+    batches = make_batches(lengths, 1024, np.random.default_rng(1))
     padded = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
     assert padded < 1.05 * sum(lengths)
     tops = [max(lengths[i] for i in batch) for batch in batches]
@@ -71,7 +72,7 @@ def cost(parts: list[list[Example]], overhead: float) -> float:
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=7), st.integers(1, 7), st.floats(0.5, 40))
 def test_no_way_to_split_a_batch_by_length_costs_less(lengths: list[int], most: int, overhead: float) -> None:
     batch = of_lengths(lengths)
-    parts = train.split_by_length(batch, most, overhead)
+    parts = split_by_length(batch, most, overhead)
     assert sorted(map(id, chain(*parts))) == sorted(map(id, batch))
     assert max(map(len, parts)) <= most
     ordered = sorted(batch, key=lambda one: len(one.ids))
@@ -87,13 +88,13 @@ def test_no_way_to_split_a_batch_by_length_costs_less(lengths: list[int], most: 
 
 def test_a_batch_has_as_many_parts_as_pay() -> None:
     lengths = np.random.default_rng(0).integers(6, 114, 128).tolist()  # as in the preset mingpt
-    parts = train.split_by_length(of_lengths(lengths), 128)
+    parts = split_by_length(of_lengths(lengths), 128)
     assert 6 <= len(parts) <= 10
     assert cost(parts, 0) < 1.15 * sum(lengths) < 0.65 * 128 * max(lengths)
-    assert max(map(len, train.split_by_length(of_lengths(lengths), 8))) == 8
-    assert len(train.split_by_length(of_lengths([3, 9, 5]), 3)) == 1  # too few tokens to save any
+    assert max(map(len, split_by_length(of_lengths(lengths), 8))) == 8
+    assert len(split_by_length(of_lengths([3, 9, 5]), 3)) == 1  # too few tokens to save any
     equal = of_lengths([30] * 40)
-    assert train.split_by_length(equal, 40) == [equal]
+    assert split_by_length(equal, 40) == [equal]
 
 
 def trainer_of(monkeypatch: pytest.MonkeyPatch, mechanism: str, **settings: Any) -> train.Trainer:
@@ -129,7 +130,7 @@ def test_parts_by_length_have_the_gradient_of_one_padded_batch(
 
 
 def test_collate_shifts_and_counts_from_the_start() -> None:
-    ids, targets = train.collate([Example([5, 6, 7, 8], 2), Example([9, 4], 1)], pad=0)
+    ids, targets = collate([Example([5, 6, 7, 8], 2), Example([9, 4], 1)], pad=0)
     assert ids.tolist() == [[5, 6, 7], [9, 0, 0]]
     assert targets.tolist() == [[-100, 7, 8], [4, -100, -100]]
 
@@ -178,7 +179,7 @@ def test_a_stopped_run_goes_on_with_identical_losses(tmp_path: Path, tiny: RunCo
             raise Stop
 
     with pytest.raises(Stop):
-        stages.pretrain(base, WORLD, facts, tmp_path / "broken", stages.Show(step=stop_at_eight))
+        stages.pretrain(base, WORLD, facts, tmp_path / "broken", progress.Show(step=stop_at_eight))
     broken = Run.open(tmp_path / "broken")
     assert not broken.complete
     assert [path.name for path in broken.checkpoints()] == ["step-000003", "step-000006"]
@@ -260,7 +261,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(
     assert len(error.strip().split("\n")) == 1
     run = Run.open(tmp_path / "run")
     saved = json.loads((run.checkpoints()[-1] / "state.json").read_text())
-    assert saved["step"] == run.metrics()[-1].step
+    assert saved["place"]["step"] == run.metrics()[-1].step
 
 
 def test_interrupted_is_raised_in_python_too(tmp_path: Path, tiny: RunConfig) -> None:
@@ -269,7 +270,7 @@ def test_interrupted_is_raised_in_python_too(tmp_path: Path, tiny: RunConfig) ->
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted, match="attnlab resume"):
-        stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run", stages.Show(step=interrupt))
+        stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run", progress.Show(step=interrupt))
     resumed = stages.resume(Run.open(tmp_path / "run"))
     assert resumed.complete
 
@@ -311,7 +312,7 @@ def test_changed_data_are_noticed_on_resume(tmp_path: Path, tiny: RunConfig) -> 
             raise Stop
 
     with pytest.raises(Stop):
-        stages.pretrain(tiny, str(corpus), None, tmp_path / "run", stages.Show(step=stop))
+        stages.pretrain(tiny, str(corpus), None, tmp_path / "run", progress.Show(step=stop))
     corpus.write_text("Ann Smith. Ann was born in Paris .\n")
     with pytest.raises(DataError, match="has changed since the run began"):
         stages.resume(Run.open(tmp_path / "run"))
@@ -327,7 +328,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     path = tmp_path_factory.mktemp("runs") / "run"
     with pytest.raises(Stop):
-        stages.pretrain(resolve("small", given=TINY), WORLD, FACTS, path, stages.Show(step=stop))
+        stages.pretrain(resolve("small", given=TINY), WORLD, FACTS, path, progress.Show(step=stop))
     return path
 
 
@@ -371,7 +372,7 @@ STATE = "checkpoints/step-000008/state.json"
         (tensors_changed("model", lambda t: t.update({"head.weight": t["head.weight"].long()})), "do not fit"),
         (
             text_changed(STATE, '"step": 8', '"step": "eight"'),
-            r"state\.json is damaged.*Expected `int`, got `str` - at `\$\.step`",
+            r"state\.json is damaged.*Expected `int`, got `str` - at `\$\.place\.step`",
         ),
         (text_changed(STATE, '"format": 1', '"format": 7'), "format 7"),
         (text_changed("config.json", '"n_layer"', '"n_layers"'), "damaged or of another version"),
@@ -402,7 +403,7 @@ def test_runs_that_were_moved_go_on(tmp_path: Path, tiny: RunConfig) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        stages.finetune(config, base, FACTS, out=tmp_path / "here/tuned", show=stages.Show(step=stop))
+        stages.finetune(config, base, FACTS, out=tmp_path / "here/tuned", show=progress.Show(step=stop))
     (tmp_path / "here").rename(tmp_path / "there")
     assert stages.resume(Run.open(tmp_path / "there/tuned")).complete
 

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from attnlab.config import RunConfig
 from attnlab.corpora import Corpus, Question
-from attnlab.lm import optim, stages, train
+from attnlab.lm import optim, progress, stages, train
 from attnlab.lm.exams import Examination
 from attnlab.store.runs import Run
 from attnlab.studies import recall
@@ -65,12 +65,12 @@ class Stop(Exception):
     """Enough seen."""
 
 
-def stop_at(number: int) -> stages.Show:
+def stop_at(number: int) -> progress.Show:
     def stop(step: train.Step) -> None:
         if step.step == number:
             raise Stop
 
-    return stages.Show(step=stop)
+    return progress.Show(step=stop)
 
 
 def with_train(config: RunConfig, **changes: Any) -> RunConfig:
@@ -97,7 +97,7 @@ def test_the_rate_follows_the_schedule(
     config = with_train(tiny, optimizer=optimizer, schedule=schedule, warmup=0.2, decay=0.5, lr=4e-3, muon_lr=0.03)
     rows: list[train.Step] = []
     with watched() as seen:
-        stages.pretrain(config, WORLD, FACTS, tmp_path / "run", stages.Show(step=rows.append))
+        stages.pretrain(config, WORLD, FACTS, tmp_path / "run", progress.Show(step=rows.append))
     assert len(rows) == len(seen) >= 8
     peaks = {"Muon": 0.03, "AdamW": 4e-3} if optimizer == "muon" else {"AdamW": 4e-3}
     for row, step in zip(rows, seen, strict=True):
@@ -130,7 +130,7 @@ def test_every_step_learns(tmp_path: Path, tiny: RunConfig) -> None:
     rows: list[train.Step] = []
     with watched() as seen:
         config = with_train(tiny, epochs=1.0, warmup=0.5, decay=0.5)
-        stages.pretrain(config, WORLD, FACTS, tmp_path / "run", stages.Show(step=rows.append))
+        stages.pretrain(config, WORLD, FACTS, tmp_path / "run", progress.Show(step=rows.append))
     assert all(0 < row.rate <= 1 for row in rows)
     for before, after in pairwise(seen):
         assert any(not torch.equal(a, b) for a, b in zip(before.weights, after.weights, strict=True))
@@ -206,7 +206,7 @@ def epochs_of(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) 
         config = replace(tiny, seed=seed, task=replace(tiny.task, name=task))
         folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         with watched() as steps:
-            stages.finetune(config, base, FACTS, WORLD, folder, stages.Show(step=rows.append))
+            stages.finetune(config, base, FACTS, WORLD, folder, progress.Show(step=rows.append))
         in_first = sum(row.epoch < 1 for row in rows)
         assert len(rows) == len(seen) == len(steps)
         return Epochs(list(seen), steps[0].weights, [in_first, len(rows) - in_first])

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from attnlab.config import RunConfig, TrainConfig, resolve
 from attnlab.corpora import load_questions
 from attnlab.errors import AttnlabWarning, ConfigError, UserError
-from attnlab.lm import devices, optim, stages, train
+from attnlab.lm import batches, devices, optim, progress, stages, train
 from attnlab.lm.evaluate import examine, sample
 from attnlab.lm.model import load_model, read_tensors
 from attnlab.lm.processes import ALONE
@@ -34,7 +34,7 @@ def with_train(config: RunConfig, **settings: Any) -> RunConfig:
     return replace(config, train=replace(config.train, **settings))
 
 
-def pretrained(config: RunConfig, out: Path, dev: str | None = DEV, show: stages.Show = stages.QUIET) -> Run:
+def pretrained(config: RunConfig, out: Path, dev: str | None = DEV, show: progress.Show = progress.QUIET) -> Run:
     return stages.pretrain(config, WORLD, FACTS, out, show, dev=dev)
 
 
@@ -91,7 +91,7 @@ def test_early_stopping_keeps_the_best_model(tmp_path: Path, tiny: RunConfig, mo
     monkeypatch.setattr(train.Trainer, "_dev_loss", lambda *_: next(found))
     notes: list[str] = []
     run = pretrained(
-        with_train(tiny, validate_every=1, patience=2), tmp_path / "run", show=stages.Show(line=notes.append)
+        with_train(tiny, validate_every=1, patience=2), tmp_path / "run", show=progress.Show(line=notes.append)
     )
     assert run.metrics()[-1].step == 4
     assert run.result.best_step == 2
@@ -113,7 +113,7 @@ def test_a_run_with_validation_and_averages_resumes_exactly(tmp_path: Path, tiny
             raise Stop
 
     with pytest.raises(Stop):
-        pretrained(config, tmp_path / "broken", show=stages.Show(step=stop))
+        pretrained(config, tmp_path / "broken", show=progress.Show(step=stop))
     broken = stages.resume(Run.open(tmp_path / "broken"))
     kept = [replace(row, seconds=0.0) for row in broken.metrics()]
     assert kept == [replace(row, seconds=0.0) for row in whole.metrics()]
@@ -122,14 +122,14 @@ def test_a_run_with_validation_and_averages_resumes_exactly(tmp_path: Path, tiny
 
 def test_the_average_is_exponential_and_becomes_the_model(tmp_path: Path, tiny: RunConfig) -> None:
     seen: list[dict[str, torch.Tensor]] = []
-    original = train.Average.update
+    original = optim.Average.update
 
-    def update(self: train.Average, step: int) -> None:
+    def update(self: optim.Average, step: int) -> None:
         original(self, step)
         seen.append({name: weight.detach().clone() for name, weight in self.weights.items()})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train.Average, "update", update)
+        patch.setattr(optim.Average, "update", update)
         run = pretrained(with_train(tiny, ema=0.4), tmp_path / "run", dev=None)
     first = stages.pretrain(with_train(tiny, epochs=0.001, lr=1e-30, muon_lr=1e-30), WORLD, FACTS, tmp_path / "first")
     expected = weights(first.model)  # the weights before the first step
@@ -175,7 +175,7 @@ def test_a_share_of_the_held_out_tokens_is_spread_evenly() -> None:
     from attnlab.tasks import Example
 
     examples = [Example([number] * 10, 1) for number in range(20)]
-    dev = train.DevSet(examples, load_questions(DEV)[:20])
+    dev = batches.DevSet(examples, load_questions(DEV)[:20])
     part = dev.spread(50)
     assert [example.ids[0] for example in part.examples] == [0, 4, 8, 12, 16]
     assert part.questions == dev.questions[::4][:5]
@@ -206,12 +206,10 @@ def test_wandb_and_trackio_log_offline(tmp_path: Path, tiny: RunConfig, monkeypa
 
 
 def test_a_tracker_that_fails_is_switched_off(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnlab.lm import trackers
-
     def fail(*_: object) -> None:
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(trackers._TensorBoard, "log", fail)
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", fail)
     with pytest.warns(AttnlabWarning, match="tensorboard failed and is switched off: no route"):
         run = pretrained(with_train(tiny, log="tensorboard"), tmp_path / "run")
     assert run.complete
@@ -257,7 +255,9 @@ def test_a_step_that_overflows_is_left_out_as_a_whole(tmp_path: Path, tiny: RunC
     """Whether the weight belongs to Muon or to AdamW, neither of them steps, and the average does not either."""
     config = with_train(tiny, ema=0.5)
     sources = stages.Sources.read(WORLD, FACTS)
-    trainer = stages._prepare(Run(tmp_path / "run"), with_train(config, threads=1), sources, None, ALONE, stages.QUIET)
+    trainer = stages._prepare(
+        Run(tmp_path / "run"), with_train(config, threads=1), sources, None, ALONE, progress.QUIET
+    )
     trainer.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
     weight = dict(trainer.model.named_parameters())[overflowing]
@@ -294,7 +294,7 @@ def test_training_goes_on_without_a_compiler(tmp_path: Path, tiny: RunConfig, mo
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
     notes: list[str] = []
-    run = pretrained(with_train(tiny, compile=True), tmp_path / "run", dev=None, show=stages.Show(line=notes.append))
+    run = pretrained(with_train(tiny, compile=True), tmp_path / "run", dev=None, show=progress.Show(line=notes.append))
     assert run.complete
     assert "note: torch.compile failed, training goes on without it: RuntimeError: no compiler" in notes
 
@@ -396,7 +396,7 @@ def test_only_the_vocabulary_of_running_text_follows_its_characters() -> None:
 
 def test_a_file_to_validate_on_is_read_whole_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
-    seen: list[train.DevSet] = []
+    seen: list[batches.DevSet] = []
     monkeypatch.setattr(train.Trainer, "fit", lambda self, *_: seen.append(self.dev))
     (tmp_path / "text.txt").write_text("abcdefgh " * 500)
     (tmp_path / "dev.txt").write_text("hgfedcba" * 3)
@@ -405,7 +405,7 @@ def test_a_file_to_validate_on_is_read_whole_and_in_order(tmp_path: Path, monkey
     config = resolve("text", given=options)
     notes: list[str] = []
     for name in ("dev", "text"):
-        show, dev = stages.Show(line=notes.append), str(tmp_path / f"{name}.txt")
+        show, dev = progress.Show(line=notes.append), str(tmp_path / f"{name}.txt")
         stages.pretrain(config, str(tmp_path / "text.txt"), None, tmp_path / name, show, dev=dev)
     letters = {letter: 4 + number for number, letter in enumerate("abcdefgh")}
     wanted = [0, *(letters[letter] for letter in "hgfedcba" * 3)]

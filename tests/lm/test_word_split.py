@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.lm.word_split import split_sentences, split_words
+from attnlab.lm.tokenizers import split_sentences, split_words
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from comparisons import make_comparison
 from reading import read
 
-from attnlab.lm.word_split import word_lengths
+from attnlab.lm.tokenizers import word_lengths
 from attnlab.report.document import Chart
 from attnlab.report.html import as_html
 from attnlab.report.parts import LossCurve

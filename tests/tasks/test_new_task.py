@@ -11,7 +11,7 @@ from tests.verbs import call
 from attnlab.config import TaskConfig, TaskTraits, resolve
 from attnlab.corpora import Corpus
 from attnlab.errors import ConfigError
-from attnlab.lm import stages, train
+from attnlab.lm import progress, stages, train
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store.runs import Run
 from attnlab.tasks import TaskData, make_task
@@ -68,7 +68,7 @@ def test_one_file_adds_a_task(reference: str, tmp_path: Path, capsys: pytest.Cap
             raise Killed
 
     with pytest.raises(Killed):
-        stages.pretrain(config, corpus, None, tmp_path / "resumed", stages.Show(step=stop))
+        stages.pretrain(config, corpus, None, tmp_path / "resumed", progress.Show(step=stop))
     resumed = stages.resume(Run.open(tmp_path / "resumed"))
     weights = [(run.model / "model.safetensors").read_bytes() for run in (whole, resumed)]
     assert weights[0] == weights[1]

@@ -12,7 +12,7 @@ from attnlab.config import TaskConfig
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import ConfigError, DataError
 from attnlab.lm.tokenizers import MASK, PAD, Tokenizer
-from attnlab.tasks import TaskData, cut_at, make_task, show
+from attnlab.tasks import TaskData, cut_at, make_task, show_example
 from attnlab.tasks.recall import Recall, proper_words, salient_spans
 
 LINES = (
@@ -53,7 +53,7 @@ def test_every_task_keeps_its_contract(
 def test_a_hidden_span_put_back_gives_the_document(seed: int, block: int, line: int) -> None:
     task = make_task(TaskConfig("spans"), data(CHAR, block))
     example = task.examples(np.random.default_rng(seed))[line]
-    given_text, span = show(example, CHAR)
+    given_text, span = show_example(example, CHAR)
     assert span.endswith(PAD)
     prefix, suffix, rest = given_text.split(MASK)
     document = prefix + span.removesuffix(PAD) + suffix
@@ -76,7 +76,7 @@ def test_about_a_quarter_is_hidden_and_lengths_vary() -> None:
     rng = np.random.default_rng(0)
     shares, lengths = [], set()
     for _ in range(300):
-        given_text, span = show(task.examples(rng)[0], CHAR)
+        given_text, span = show_example(task.examples(rng)[0], CHAR)
         length = len(given_text) - 2 + len(span) - 1
         shares.append((len(span) - 1) / length)
         lengths.add(length)
@@ -98,7 +98,7 @@ def test_documents_that_do_not_fit_are_read_as_far_as_they_go() -> None:
         "test", ("Wolfgang Maximilian Alexander Bartholomew. Born in Rome .", "no title and no name in this line")
     )
     task = make_task(TaskConfig("recall"), TaskData(BPE, 16, corpus))
-    texts = ["".join(show(example, BPE)) for example in task.examples(np.random.default_rng(0))]
+    texts = ["".join(show_example(example, BPE)) for example in task.examples(np.random.default_rng(0))]
     assert len(texts) == 2
     assert texts[0].startswith("Wolfgang")
     assert not any(MASK in text for text in texts)
@@ -114,7 +114,9 @@ def test_padded_spans_fill_the_block_and_are_learned() -> None:
 
 def test_questions_are_asked_and_answered() -> None:
     examples = make_task(TaskConfig("questions"), data()).examples(np.random.default_rng(0))
-    assert [show(example, BPE) for example in examples] == [(q.question + MASK, f"{q.answer}{MASK}") for q in QUESTIONS]
+    assert [show_example(example, BPE) for example in examples] == [
+        (q.question + MASK, f"{q.answer}{MASK}") for q in QUESTIONS
+    ]
 
 
 def test_questions_that_cannot_be_used_are_named() -> None:
@@ -149,7 +151,7 @@ def test_recall_asks_for_what_the_line_says() -> None:
     seen = set()
     for seed in range(200):
         for example in task.examples(np.random.default_rng(seed)):
-            cue, span = show(example, BPE)
+            cue, span = show_example(example, BPE)
             title = next(t for t in TITLES if cue.startswith(t))
             assert span.removesuffix(MASK) in LINES[TITLES.index(title)]
             assert cue.endswith(MASK)
@@ -162,7 +164,7 @@ def test_recall_lists_spans_in_their_order_as_many_as_fit() -> None:
     options = {"lines": 0.0, "questions": 0.0, "listed": 1.0}
     shown = [
         [
-            show(one, BPE)
+            show_example(one, BPE)
             for one in make_task(TaskConfig("recall", options), data(block=block, questions=())).examples(RNG)
         ]
         for block in (128, 9)
@@ -180,14 +182,14 @@ def test_text_to_the_left_is_no_longer_than_asked() -> None:
     task = make_task(TaskConfig("recall", options), data())
     for seed in range(30):
         for example in task.examples(np.random.default_rng(seed)):
-            cue, _ = show(example, BPE)
+            cue, _ = show_example(example, BPE)
             title = next(t for t in TITLES if cue.startswith(t))
             assert example.start <= len(BPE.encode(title)) + 2 + 1
 
 
 def test_recall_mixes_questions_and_lines_as_asked() -> None:
     everything = make_task(TaskConfig("recall", {"lines": 1.0, "questions": 1.0}), data())
-    texts = ["".join(show(e, BPE)) for e in everything.examples(np.random.default_rng(0))]
+    texts = ["".join(show_example(e, BPE)) for e in everything.examples(np.random.default_rng(0))]
     assert "Where was Hank Aaron born?⁇Mobile⁇" in texts
     assert LINES[1] + PAD in texts
 
@@ -208,7 +210,7 @@ def test_strangers_are_nobody_and_have_no_answer() -> None:
     task = make_task(TaskConfig("recall", {"lines": 0.0, "questions": 0.0, "views": 0, "strangers": 5.0}), data())
     named = []
     for example in task.examples(np.random.default_rng(0)):
-        given_text, wanted = show(example, BPE)
+        given_text, wanted = show_example(example, BPE)
         assert wanted == MASK
         assert example.start == len(example.ids) - 1
         named.append(given_text.removesuffix(MASK))
@@ -221,4 +223,4 @@ def test_strangers_are_nobody_and_have_no_answer() -> None:
 def test_no_strangers_where_names_have_one_word() -> None:
     world = TaskData(BPE, 128, Corpus("test", ("Aaron. Aaron was born in Mobile .",)), ())
     task = make_task(TaskConfig("recall", {"lines": 0.0, "strangers": 5.0}), world)
-    assert all(show(example, BPE)[1] != MASK for example in task.examples(np.random.default_rng(0)))
+    assert all(show_example(example, BPE)[1] != MASK for example in task.examples(np.random.default_rng(0)))

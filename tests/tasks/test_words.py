@@ -11,11 +11,12 @@ from attnlab.config import TaskConfig, TaskTraits, resolve
 from attnlab.corpora import Corpus
 from attnlab.errors import ConfigError, DataError
 from attnlab.lm import perplexity, stages, train
+from attnlab.lm.batches import IGNORED, collate, make_rows
 from attnlab.lm.model import LanguageModel, load_model
-from attnlab.lm.preview import preview
+from attnlab.lm.stages import preview
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store.runs import Run
-from attnlab.tasks import Example, TaskData, make_task, show
+from attnlab.tasks import Example, TaskData, make_task, show_example
 
 LINES = ("The dog sees the cat.", "A cat sees a dog, and the dog runs.", "The dog runs.", "The cat runs to the dog.")
 WORDS = Tokenizer.train("word", LINES, 0)
@@ -40,7 +41,7 @@ def test_every_sentence_once_from_start_to_stop() -> None:
         "<START> The cat runs to the dog . <STOP>",
     ]
     assert all(example.start == 1 and example.end == len(example.ids) for example in found)
-    assert show(found[2], WORDS) == ("<START>", "The dog runs . <STOP>")
+    assert show_example(found[2], WORDS) == ("<START>", "The dog runs . <STOP>")
 
 
 def test_long_sentences_are_cut() -> None:
@@ -52,10 +53,10 @@ def test_padding_fills_and_is_not_learned() -> None:
     plain, padded = examples(longest=20), examples(longest=20, padded=True)
     assert all(len(example.ids) == 20 for example in padded)
     assert [example.ids[: example.end] for example in padded] == [example.ids for example in plain]
-    ids, targets = train.collate(padded, WORDS.pad)
+    ids, targets = collate(padded, WORDS.pad)
     assert ids.shape == targets.shape == (4, 19)
-    assert (targets != train.IGNORED).sum() == sum(len(example.ids) - 1 for example in plain)
-    assert targets[2].tolist() == [*plain[2].ids[1:], *([train.IGNORED] * 14)]
+    assert (targets != IGNORED).sum() == sum(len(example.ids) - 1 for example in plain)
+    assert targets[2].tolist() == [*plain[2].ids[1:], *([IGNORED] * 14)]
 
 
 @pytest.mark.parametrize(("mechanism", "same"), [("dot", True), ("zero_mask", False)])
@@ -65,7 +66,7 @@ def test_padding_takes_part_only_where_attention_is_wrong(mechanism: str, same: 
     loss = train.SummedLoss(LanguageModel(resolve("nano-words", given={"model": model}).model))
     for parameter in loss.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    plain, padded = (loss(*train.collate(examples(longest=30, padded=one)[:1], WORDS.pad)) for one in (False, True))
+    plain, padded = (loss(*collate(examples(longest=30, padded=one)[:1], WORDS.pad)) for one in (False, True))
     assert torch.allclose(plain, padded, rtol=1e-4) == same
 
 
@@ -95,11 +96,11 @@ def test_tasks_that_ask_refuse_words(name: str, tmp_path: Path) -> None:
 
 
 def test_rows_are_drawn_whatever_their_length() -> None:
-    batches = train.make_rows(11, 3, np.random.default_rng(0))
+    batches = make_rows(11, 3, np.random.default_rng(0))
     assert [len(batch) for batch in batches] == [3, 3, 3, 2]
     assert len({index for batch in batches for index in batch}) == 11
-    assert train.make_rows(11, 3, np.random.default_rng(1)) != batches
-    assert [len(batch) for batch in train.make_rows(2, 3, np.random.default_rng(0))] == [2]
+    assert make_rows(11, 3, np.random.default_rng(1)) != batches
+    assert [len(batch) for batch in make_rows(2, 3, np.random.default_rng(0))] == [2]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 
 if TYPE_CHECKING:
-    from attnlab.lm.preview import WordCounts
+    from attnlab.lm.stages import WordCounts
 
 _corpus_app = App(
     name="corpus", help="Show data as a task sees it, find a name, or export the built-in data.", group=DATA
@@ -46,7 +46,7 @@ def corpus_show(
     padded with □ to the longest of their batch, and ░ in y is a token that is not learned.
     """
     from attnlab import corpora
-    from attnlab.lm.preview import preview
+    from attnlab.lm.stages import preview
     from attnlab.pictures import picture_kind, write_picture
     from attnlab.report.charts import outline_picture
     from attnlab.report.parts import lengths_chart

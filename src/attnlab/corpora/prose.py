@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from attnlab.errors import DataError
-from attnlab.lm.word_split import split_sentences
+from attnlab.lm.tokenizers import split_sentences
 
 # Not part of every Python, or not English.
 _LEFT_OUT = frozenset(

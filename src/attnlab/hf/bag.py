@@ -23,7 +23,7 @@ from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import CheckpointError, DataError
 from attnlab.hf import FineTuning
 from attnlab.hf.classify import ModelFacts, Outcome, ScoredTable
-from attnlab.lm.stages import Show
+from attnlab.lm.progress import Show
 from attnlab.store.folders import read_bytes, read_json, reporting_damage, write_bytes, write_json
 
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights

@@ -22,7 +22,7 @@ from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import DataError, Interrupted
 from attnlab.hf import BAG_OF_WORDS, FineTuning
 from attnlab.hf.loading import PACKAGES, need_extra
-from attnlab.lm.stages import QUIET, Show, silent
+from attnlab.lm.progress import QUIET, Show, silent
 from attnlab.machine import environment
 from attnlab.report import write_document
 from attnlab.report.parts import StudyResult

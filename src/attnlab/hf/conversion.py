@@ -27,8 +27,7 @@ from transformers import GPT2Config, PreTrainedTokenizerFast
 from attnlab.config import ModelConfig
 from attnlab.errors import UserError
 from attnlab.lm.model import LanguageModel
-from attnlab.lm.tokenizers import FILL, MASK, PAD, START, STOP, UNKNOWN, WORD_SYMBOLS, Tokenizer
-from attnlab.lm.word_split import split_words
+from attnlab.lm.tokenizers import FILL, MASK, PAD, START, STOP, UNKNOWN, WORD_SYMBOLS, Tokenizer, split_words
 from attnlab.store.folders import to_json
 
 _Json = dict[str, Any]  # tokenizer.json, whose format belongs to the package tokenizers

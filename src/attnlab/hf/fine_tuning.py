@@ -48,7 +48,7 @@ from attnlab.hf.loading import (
 )
 from attnlab.lm.devices import choose_device
 from attnlab.lm.optim import Muon, OptimizerPair
-from attnlab.lm.stages import Show
+from attnlab.lm.progress import Show
 from attnlab.store import records
 from attnlab.store.runs import Step
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from attnlab.config import require_seed
 from attnlab.corpora import Question
 from attnlab.errors import DataError, UserError
 from attnlab.inside.taps import eval_mode
+from attnlab.lm.batches import batches_by_length
 from attnlab.lm.exams import Examination
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
@@ -150,22 +150,13 @@ def encode_questions(tokenizer: Tokenizer, questions: Iterable[str], block_size:
     return [encode_question(tokenizer, text, block_size, number) for number, text in enumerate(questions, start=1)]
 
 
-def batches_by_length(sequences: Sequence[Sequence[int]], rows: int) -> Iterator[list[int]]:
-    """Yield the indices of sequences of equal length, at most `rows` at a time: such batches need no padding."""
-    by_length = sorted(range(len(sequences)), key=lambda place: len(sequences[place]))
-    for _, group in groupby(by_length, key=lambda place: len(sequences[place])):
-        places = list(group)
-        for begin in range(0, len(places), rows):
-            yield places[begin : begin + rows]
-
-
 def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[str]) -> list[str]:
     """Answer every question greedily; questions of the same length are batched."""
     model.eval()
     cues = encode_questions(tokenizer, questions, model.config.block_size)
     answers = [""] * len(cues)
     stops = (tokenizer.mask, tokenizer.pad)
-    for rows in batches_by_length(cues, ROWS):
+    for rows in batches_by_length(list(map(len, cues)), rows=ROWS):
         written = generate(model, torch.tensor([cues[row] for row in rows]), model.config.block_size, stops)
         for row, ids in zip(rows, written, strict=True):
             answers[row] = " ".join(tokenizer.decode(ids).strip().splitlines())  # one prediction per line

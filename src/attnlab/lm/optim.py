@@ -1,4 +1,7 @@
-"""Optimizers: Muon for the matrices of the blocks, AdamW for the rest; their state is stored without pickling."""
+"""Optimizers: Muon for the matrices of the blocks, AdamW for the rest, and the moving average of the weights.
+
+Their state is stored without pickling.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,10 @@ from attnlab.lm.processes import ALONE, Ranks, spread
 QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
-def orthogonalize_reference(matrix: Float[Tensor, "M N"]) -> Float[Tensor, "M N"]:
-    """Return the nearest orthogonal matrix by singular value decomposition."""
-    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    return u @ v
-
-
 def orthogonalize(matrices: Float[Tensor, "K M N"], rounds: int = 5) -> Float[Tensor, "K M N"]:
-    """Approximate it for a stack of matrices by Newton-Schulz iterations: most singular values end up in [0.7, 1.2].
+    """Approximate the nearest orthogonal matrices of a stack by Newton-Schulz iterations.
+
+    Most singular values end up in [0.7, 1.2].
 
     In float32: bfloat16 is slower on CPUs, and an illegal instruction on some. The iterations are polynomials in the
     Gram matrix: for wide matrices they are multiplied there, where it is small, and applied once.
@@ -215,3 +214,35 @@ def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, 
         states[optimizer].setdefault(int(index), {})[key] = value
     for name, target in optimizers.items():
         target.load_state_dict({**target.state_dict(), "state": states[name]})
+
+
+class Average:
+    """The exponential moving average of the weights, which is validated and saved in their place.
+
+    Early in a run the decay is smaller, (1 + step) / (10 + step), so that the random weights of the start are soon forgotten.
+    """
+
+    def __init__(self, model: LanguageModel, decay: float) -> None:
+        self.decay = decay
+        self.weights = dict(model.named_parameters())
+        self.tensors = {name: weight.detach().clone() for name, weight in self.weights.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after a step, counted from 1."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.tensors.values()), list(self.weights.values()), 1 - decay)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange the average and the weights, in place."""
+        for name, weight in self.weights.items():
+            kept = weight.detach().clone()
+            weight.copy_(self.tensors[name])
+            self.tensors[name].copy_(kept)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the average of a checkpoint."""
+        if tensors.keys() != self.tensors.keys():
+            raise CheckpointError("the averaged weights of the checkpoint do not fit the model: train it again")
+        self.tensors = {name: tensors[name].to(weight.device) for name, weight in self.weights.items()}

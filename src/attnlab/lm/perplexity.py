@@ -24,12 +24,12 @@ from attnlab.corpora.running import split_lines
 from attnlab.errors import DataError
 from attnlab.inside.taps import eval_mode
 from attnlab.kernels import vocabulary
+from attnlab.lm.batches import IGNORED, batches_by_length, collate, number_documents
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.stages import stored_config
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.lm.train import IGNORED, collate, number_documents
 from attnlab.store.runs import Run
-from attnlab.tasks import Example, TaskData, make_task
+from attnlab.tasks import Example, TaskData, UniformExamples, make_task
 
 _AT_ONCE = 4096  # tokens per batch
 
@@ -119,12 +119,28 @@ def whole_losses(
     model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None = None
 ) -> list[float]:
     """Return the mean loss per sentence (token ids), read as in training; optionally padded to a width."""
-    losses = [0.0] * len(sentences)
+    fill = [width - len(ids) if width else 0 for ids in sentences]
+    rows = zip(sentences, fill, strict=True)
+    return _example_losses(model, [Example(ids + [pad] * more, 1, more) for ids, more in rows], pad)
+
+
+def _example_losses(model: LanguageModel, examples: Sequence[Example], pad: int) -> list[float]:
+    """Return the mean loss over the targets of every example; those of equal length are batched."""
+    losses = [0.0] * len(examples)
+    if isinstance(examples, UniformExamples):
+        lengths = [examples.length] * len(examples)
+    else:
+        lengths = [len(example.ids) for example in examples]
     with eval_mode(model), torch.inference_mode():
-        for rows in _alike(sentences, width):
-            means = _mean_losses(model, [sentences[row] for row in rows], pad, width)
-            for row, loss in zip(rows, means, strict=True):
-                losses[row] = loss
+        for indices in batches_by_length(lengths, tokens=_AT_ONCE):
+            batch = [examples[index] for index in indices]
+            ids, targets = (tensor.to(model.device) for tensor in collate(batch, pad))
+            documents, counted = number_documents(batch), targets != IGNORED
+            packed = documents.to(model.device) if documents is not None else None
+            hidden = model.hidden(ids, wanted=counted, documents=packed)
+            by_token = vocabulary.token_losses(hidden, model.head.weight, targets[counted]).cpu().double()
+            for index, part in zip(indices, by_token.split([row.end - row.start for row in batch]), strict=True):
+                losses[index] = float(part.mean())
     return losses
 
 
@@ -133,44 +149,17 @@ def prefix_losses(model: LanguageModel, sentences: Sequence[list[int]]) -> list[
 
     This is what happens in generation. A causal model has the same losses as with `whole_losses`.
     """
-    prefixes: dict[int, list[tuple[int, int]]] = {}
-    for number, ids in enumerate(sentences):
-        for at in range(1, len(ids)):
-            prefixes.setdefault(at, []).append((number, at))
+    places = [(number, at) for number, ids in enumerate(sentences) for at in range(1, len(ids))]
     totals = [0.0] * len(sentences)
     with eval_mode(model), torch.inference_mode():
-        for length, places in prefixes.items():
-            rows = max(1, _AT_ONCE // length)
-            for begin in range(0, len(places), rows):
-                batch = places[begin : begin + rows]
-                read = torch.tensor([sentences[number][: at + 1] for number, at in batch], device=model.device)
-                hidden, aims = model.hidden(read[:, :-1])[:, -1], read[:, -1]
-                losses = vocabulary.token_losses(hidden, model.head.weight, aims).tolist()
-                for (number, _), loss in zip(batch, losses, strict=True):
-                    totals[number] += loss
+        for indices in batches_by_length([at for _, at in places], tokens=_AT_ONCE):
+            batch = [places[index] for index in indices]
+            read = torch.tensor([sentences[number][: at + 1] for number, at in batch], device=model.device)
+            hidden, aims = model.hidden(read[:, :-1])[:, -1], read[:, -1]
+            losses = vocabulary.token_losses(hidden, model.head.weight, aims).tolist()
+            for (number, _), loss in zip(batch, losses, strict=True):
+                totals[number] += loss
     return [total / (len(ids) - 1) for total, ids in zip(totals, sentences, strict=True)]
-
-
-def _alike(sentences: Sequence[Sequence[int]], width: int | None) -> list[list[int]]:
-    """Indices of the sentences per batch: of equal length, unless all are padded to one width."""
-    groups: dict[int, list[int]] = {}
-    for number in sorted(range(len(sentences)), key=lambda number: len(sentences[number])):
-        groups.setdefault(width or len(sentences[number]), []).append(number)
-    batches: list[list[int]] = []
-    for length, numbers in groups.items():
-        rows = max(1, _AT_ONCE // length)
-        batches += [numbers[at : at + rows] for at in range(0, len(numbers), rows)]
-    return batches
-
-
-def _mean_losses(model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None) -> list[float]:
-    lengths = torch.tensor([len(ids) - 1 for ids in sentences])
-    filled = torch.tensor([ids + [pad] * ((width or len(ids)) - len(ids)) for ids in sentences], device=model.device)
-    counted = (torch.arange(filled.shape[1] - 1) < lengths[:, None]).to(model.device)
-    hidden = model.hidden(filled[:, :-1], wanted=counted)
-    losses = vocabulary.token_losses(hidden, model.head.weight, filled[:, 1:][counted])
-    sums = [part.double().sum() for part in losses.cpu().split(lengths.tolist())]
-    return (torch.stack(sums) / lengths).tolist()
 
 
 @dataclass(frozen=True)
@@ -211,22 +200,6 @@ def running_losses(run: Run, model: LanguageModel, tokenizer: Tokenizer, text: R
     targets = (np.asarray(example.ids[example.start : example.end]) for example in examples)
     counts = [(len(ids), 0 if tokenizer.unknown is None else int((ids == tokenizer.unknown).sum())) for ids in targets]
     return SentenceLosses(tuple(losses), *(tuple(column) for column in zip(*counts, strict=True)))
-
-
-def _example_losses(model: LanguageModel, examples: Sequence[Example], pad: int) -> list[float]:
-    """Return the mean loss over the targets of every example."""
-    losses: list[float] = []
-    rows = max(1, _AT_ONCE // max(1, len(examples[0].ids)))
-    with eval_mode(model), torch.inference_mode():
-        for begin in range(0, len(examples), rows):
-            batch = examples[begin : begin + rows]
-            ids, targets = (tensor.to(model.device) for tensor in collate(batch, pad))
-            documents, counted = number_documents(batch), targets != IGNORED
-            packed = documents.to(model.device) if documents is not None else None
-            hidden = model.hidden(ids, wanted=counted, documents=packed)
-            by_token = vocabulary.token_losses(hidden, model.head.weight, targets[counted]).cpu().double()
-            losses += [float(part.mean()) for part in by_token.split([row.end - row.start for row in batch])]
-    return losses
 
 
 def count_seen_lines(run: Run, lines: Sequence[str], tokenizer: Tokenizer) -> int | None:

@@ -1,24 +1,51 @@
-"""Training progress: a bar with loss, rate and remaining time; plain lines outside of terminals and notebooks."""
+"""A run while it trains: a bar with loss, rate and remaining time, plain lines without a terminal, and trackers.
+
+Trackers are TensorBoard, Weights & Biases and Trackio. They never stop a run: one that fails is switched off with a note,
+and metrics.jsonl stays the source. Knows nothing about models.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from attnlab.lm.stages import QUIET, Show
+from attnlab.errors import AttnlabWarning, UserError
 from attnlab.machine import is_main_process
 from attnlab.store.listing import SMOOTHING, share_done
-
-if TYPE_CHECKING:
-    from attnlab.store.runs import Step
+from attnlab.store.runs import Step
 
 LINES = 5  # per stage, without a terminal
 PAUSE = 10.0  # seconds between lines about the share of a text that is tokenised
+EVERY = 10  # steps between those that are logged to trackers; those with a validation are always logged
+PROJECT = "attnlab"  # in trackers
+
+
+def silent(_: object) -> None:
+    """Ignore the argument."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """Callbacks of a stage: lines for people, and for a progress bar every step and the share of a text made into tokens."""
+
+    line: Callable[[str], None] = silent
+    step: Callable[[Step], None] = silent
+    reading: Callable[[float], None] = silent
+
+
+QUIET = Show()
 
 
 def clock(seconds: float) -> str:
@@ -128,3 +155,113 @@ def _lines(label: str, console: Console) -> Show:
 
 def _sampled(label: str, step: Step) -> str:
     return f"{label}: sample after step {step.step:,}: {' '.join((step.sample or '').split())}"
+
+
+# Trackers
+
+
+@dataclass(frozen=True)
+class _Tracker:
+    """Where numbers and texts by name are logged: a function for those of a step, and one that writes what is left."""
+
+    log: Callable[[int, Mapping[str, float], Mapping[str, str]], None]
+    close: Callable[[], None]
+
+
+def _tensorboard(run: Path, settings: Mapping[str, Any], step: int) -> _Tracker:
+    """Event files in the folder `tensorboard` of the run."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer: Any = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+
+    def log(step: int, numbers: Mapping[str, float], texts: Mapping[str, str]) -> None:
+        for name, number in numbers.items():
+            writer.add_scalar(name, number, step)
+        for name, text in texts.items():
+            writer.add_text(name, text, step)
+
+    return _Tracker(log, writer.close)
+
+
+def _wandb(run: Path, settings: Mapping[str, Any], step: int) -> _Tracker:
+    import wandb
+
+    quiet = {"settings": wandb.Settings(silent=True)}
+    return _dashboard(wandb, run, settings, name=run.name, dir=str(run), id=_identity(run), **quiet)
+
+
+def _trackio(run: Path, settings: Mapping[str, Any], step: int) -> _Tracker:
+    import trackio
+
+    return _dashboard(trackio, run, settings, name=f"{run.name}-{_identity(run)[:6]}")
+
+
+def _dashboard(package: Any, run: Path, settings: Mapping[str, Any], **options: Any) -> _Tracker:
+    """Weights & Biases, or Trackio, which has the same interface; offline modes are those of the packages."""
+
+    def close() -> None:
+        with redirect_stdout(StringIO()):
+            package.finish()
+
+    with redirect_stdout(StringIO()):
+        package.init(project=PROJECT, config=dict(settings), resume="allow", **options)
+    return _Tracker(lambda step, numbers, texts: package.log({**numbers, **texts}, step=step), close)
+
+
+def _identity(run: Path) -> str:
+    """A name that stays the same when the run is resumed."""
+    return hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
+
+
+# How to open each tracker, and what to do if that fails.
+_TRACKERS: dict[str, tuple[Callable[[Path, Mapping[str, Any], int], _Tracker], str]] = {
+    "tensorboard": (_tensorboard, "check that its folder can be written"),
+    "wandb": (_wandb, "log in with `wandb login` or set WANDB_MODE=offline"),
+    "trackio": (_trackio, "set TRACKIO_DIR to a folder that can be written"),
+}
+
+
+@contextmanager
+def tracking(
+    names: Sequence[str], run: Path, settings: Mapping[str, Any], step: int
+) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    """Open the named trackers for a run that begins or goes on after a step; yield what logs a row of metrics.jsonl."""
+    trackers: dict[str, _Tracker] = {}
+
+    def attempt(name: str, action: Callable[[], object], failure: str) -> None:
+        try:
+            action()
+        except Exception as error:  # whatever a service or its package raises must not end the training
+            trackers.pop(name, None)
+            message = f"{name} {failure.format(error=error)}"
+            warnings.warn(" ".join(message.split()), AttnlabWarning, stacklevel=2)
+
+    def each(action: Callable[[_Tracker], object]) -> None:
+        for name, tracker in list(trackers.items()):
+            failure = "failed and is switched off: {error}; metrics.jsonl has everything"
+            attempt(name, partial(action, tracker), failure)
+
+    def log(step: int, row: Mapping[str, Any]) -> None:
+        if not trackers or (step % EVERY and "dev_loss" not in row):
+            return
+        named = {f"dev/{key[4:]}" if key.startswith("dev_") else f"train/{key}": value for key, value in row.items()}
+        numbers = {key: float(value) for key, value in named.items() if isinstance(value, int | float)}
+        texts = {key: value for key, value in named.items() if isinstance(value, str)}
+        each(lambda tracker: tracker.log(step, numbers, texts))
+
+    def begin(name: str) -> None:
+        trackers[name] = _TRACKERS[name][0](run, settings, step)
+
+    for name in names:
+        attempt(name, partial(begin, name), "cannot be used: {error}; " + _TRACKERS[name][1])
+    try:
+        yield log
+    finally:
+        each(lambda tracker: tracker.close())
+
+
+def require_packages(names: Sequence[str]) -> None:
+    """Raise UserError if the package of a tracker is not installed."""
+    for name in names:
+        if find_spec(name) is None:
+            raise UserError(f"{name} is not installed: pip install 'attnlab[{name}]'")

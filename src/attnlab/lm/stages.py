@@ -1,16 +1,21 @@
-"""The stages of training: pretrain, fine-tune, resume. Settings and data in, a run folder out."""
+"""The stages of training: pretrain, fine-tune, resume. Settings and data in, a run folder out.
+
+`preview` shows what the first epoch of a stage would read, without training.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from attnlab import corpora, registry
@@ -18,35 +23,20 @@ from attnlab.config import ModelConfig, RunConfig, Stage, restore
 from attnlab.corpora import Corpus, Question, RunningText
 from attnlab.errors import CheckpointError, ConfigError, DataError, UserError
 from attnlab.lm import devices, shards
+from attnlab.lm.batches import IGNORED, DevSet, collate, count_ids, make_epoch
 from attnlab.lm.model import LanguageModel, load_model, meta_model
 from attnlab.lm.processes import Ranks, process_group, restarted
-from attnlab.lm.tokenizers import Tokenizer
-from attnlab.lm.trackers import require_packages
-from attnlab.lm.train import DevSet, Trainer, choose_threads
+from attnlab.lm.progress import QUIET, Show, require_packages
+from attnlab.lm.tokenizers import LengthBar, Tokenizer, count_words, word_lengths
+from attnlab.lm.train import Trainer, choose_threads
 from attnlab.machine import cores, retain_freed_memory
 from attnlab.store import usercode
 from attnlab.store.folders import locked, refuse_existing
-from attnlab.store.runs import FORMAT, DataSource, Run, RunRecord, Step, movable, unused_path
-from attnlab.tasks import Task, TaskData, make_task, task_class
+from attnlab.store.runs import FORMAT, DataSource, Run, RunRecord, movable, unused_path
+from attnlab.tasks import Example, Task, TaskData, UniformExamples, make_task, show_example, task_class
 
-_Announce = Callable[[str], None]
+NO_TARGET = "░"  # shown for a token that is not learned
 _Key = tuple[str, str, str, int, int]  # checksums of corpus and questions, kind, vocab_size, min_count
-
-
-def silent(_: object) -> None:
-    """Ignore the argument."""
-
-
-@dataclass(frozen=True)
-class Show:
-    """Callbacks of a stage: lines for people, and for a progress bar every step and the share of a text made into tokens."""
-
-    line: _Announce = silent
-    step: Callable[[Step], None] = silent
-    reading: Callable[[float], None] = silent
-
-
-QUIET = Show()
 
 
 @dataclass(frozen=True)
@@ -220,7 +210,9 @@ def _resume(run: Run, config: RunConfig, ranks: Ranks, show: Show) -> Run:
         for damage in trainer.restore():
             show.line(f"note: falling back to an older checkpoint: {damage}")
         show.line(
-            f"resuming from step {trainer.step}" if trainer.step else "no checkpoint yet: training from the beginning"
+            f"resuming from step {trainer.at.step}"
+            if trainer.at.step
+            else "no checkpoint yet: training from the beginning"
         )
         trainer.fit(show.step, show.line)
     return run
@@ -322,3 +314,88 @@ def _dev_set(config: RunConfig, sources: Sources, task: Task, tokenizer: Tokeniz
     if not examples:
         raise DataError(f"task '{config.task.name}' makes no examples from {sources.dev_source}: give other --dev data")
     return DevSet(examples)
+
+
+# Before training
+
+
+@dataclass(frozen=True)
+class WordCounts:
+    """Statistics of a corpus of sentences; `lengths` are the bars of a histogram of words per sentence."""
+
+    sentences: int
+    tokens: int
+    distinct: int
+    unknown_share: float
+    lengths: tuple[LengthBar, ...]
+
+
+@dataclass(frozen=True)
+class ShownExample:
+    """An example as texts: what is read and what is asked for; and the same as the row x, y of its batch."""
+
+    input: str
+    target: str
+    x: str
+    y: str
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a task makes of the data."""
+
+    documents: int
+    characters: int
+    symbols: int
+    examples_per_epoch: int
+    tokens_per_epoch: int
+    examples: tuple[ShownExample, ...]
+    words: WordCounts | None = None
+
+
+def preview(config: RunConfig, corpus: str, facts: str | None, count: int) -> Preview:
+    """Show what a task makes of the data: counts, and examples of the first epoch."""
+    sources = Sources.read(corpus, facts, running=reads_running_text(config))
+    text, tokenizer = sources.corpus, learn_tokenizer(config, sources)
+    task = make_task(config.task, TaskData(tokenizer, config.model.block_size, text, sources.facts))
+    examples, batches = make_epoch(task, config, 0)
+    if isinstance(examples, UniformExamples):  # in random order already
+        chosen = list(range(min(count, len(examples))))
+    else:
+        chosen = np.random.default_rng(config.seed).permutation(len(examples))[:count].tolist()
+    lines = text.lines if isinstance(text, Corpus) else ()
+    return Preview(
+        documents=task.count_documents(text),
+        characters=text.size if isinstance(text, RunningText) else sum(len(line) + 1 for line in lines),
+        symbols=tokenizer.size,
+        examples_per_epoch=len(examples),
+        tokens_per_epoch=count_ids(examples),
+        examples=tuple(_shown_example(examples, batches, index, tokenizer) for index in chosen),
+        words=_word_counts(lines, tokenizer) if tokenizer.words else None,
+    )
+
+
+def _shown_example(
+    examples: Sequence[Example], batches: Sequence[Sequence[int]], index: int, tokenizer: Tokenizer
+) -> ShownExample:
+    batch = next(batch for batch in batches if index in batch)
+    rows = collate([examples[place] for place in batch], tokenizer.pad)
+    ids, targets = (tensor[batch.index(index)].tolist() for tensor in rows)
+    between = " " if tokenizer.words else ""
+    y = between.join(
+        between.join(NO_TARGET for _ in group) if ignored else tokenizer.decode(list(group))
+        for ignored, group in groupby(targets, key=IGNORED.__eq__)
+    )
+    return ShownExample(*show_example(examples[index], tokenizer), tokenizer.decode(ids), y)
+
+
+def _word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> WordCounts:
+    counts = count_words(lines)
+    known = tokenizer.backend.get_vocab()
+    return WordCounts(
+        sentences=len(lines),
+        tokens=counts.total(),
+        distinct=len(counts),
+        unknown_share=sum(count for word, count in counts.items() if word not in known) / max(1, counts.total()),
+        lengths=word_lengths(lines),
+    )

@@ -1,7 +1,6 @@
 """The training loop for every task and mechanism.
 
-Batches hold about the same number of tokens in examples of similar length, instead of padding to the block. All
-randomness follows from the seed and the epoch, so that a killed run resumes from its last checkpoint with exactly the
+All randomness follows from the seed and the epoch, so that a killed run resumes from its last checkpoint with exactly the
 losses it would have had. With several processes, each takes its share of the same batches.
 """
 
@@ -15,11 +14,9 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -30,29 +27,36 @@ from torch import Tensor, distributed, nn
 
 from attnlab import ops
 from attnlab.config import ModelConfig, RunConfig
-from attnlab.corpora import Question
 from attnlab.errors import CheckpointError, DataError, Diverged, Interrupted, one_line
 from attnlab.inside.taps import eval_mode
 from attnlab.kernels import vocabulary
 from attnlab.lm import optim
+from attnlab.lm.batches import (
+    COST_OF_A_PART,
+    IGNORED,
+    DevSet,
+    Epoch,
+    collate,
+    make_batches,
+    make_epoch,
+    number_documents,
+    split_by_length,
+)
 from attnlab.lm.devices import autocast
 from attnlab.lm.evaluate import answer_all, examine, sample
 from attnlab.lm.model import LanguageModel, load_weights, model_files, read_tensors, to_bytes
 from attnlab.lm.processes import Ranks, distribute, no_sync
+from attnlab.lm.progress import tracking
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.lm.trackers import tracking
 from attnlab.machine import cores, memory_held, release_freed_memory
 from attnlab.store import records
 from attnlab.store.folders import Manifest, add_files, os_errors, read_bytes, write_folder
 from attnlab.store.runs import FORMAT, MetricsMark, Run, RunResult, Step
-from attnlab.tasks import Example, Task, UniformExamples
+from attnlab.tasks import Example, Task
 
-IGNORED = -100  # ignored target
 _VALIDATE_EVERY = 1000  # steps, in long epochs
 _TRAINED_PER_VALIDATED = 20  # tokens; a validated one costs a third, so that validation takes less than 2 % of the time
-_COST_OF_ANSWERS = 4  # tokens that reading takes as long as writing the answer takes, per token of question and answer
 _PROMPT = 8  # held-out tokens that a sample begins with
-_COST_OF_A_PART = 100  # tokens; a call of the model takes as long as 49 to 127, measured for widths of 48 to 512
 
 
 def choose_threads(config: ModelConfig, asked: int) -> int:
@@ -61,116 +65,6 @@ def choose_threads(config: ModelConfig, asked: int) -> int:
         return asked or max(1, int(os.environ["OMP_NUM_THREADS"]))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return 1 if config.n_embd < 96 else max(1, cores() // here)
-
-
-def make_batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) -> list[list[int]]:
-    """Group indices into batches of at most `budget` tokens including padding, of similar lengths, in random order."""
-    shuffled = rng.permutation(len(lengths))
-    ordered = shuffled[np.argsort(np.asarray(lengths)[shuffled], kind="stable")]
-    batches: list[list[int]] = []
-    for index in ordered.tolist():
-        if not batches or (len(batches[-1]) + 1) * lengths[index] > budget:
-            batches.append([])
-        batches[-1].append(index)
-    return [batches[number] for number in rng.permutation(len(batches))]
-
-
-def make_rows(count: int, rows: int, rng: np.random.Generator) -> list[list[int]]:
-    """Group indices into batches of `rows` in random order, regardless of length; the last may have fewer.
-
-    As in the course reports. Padded to the longest, such a batch has about twice the tokens of its sentences: see
-    `split_by_length`.
-    """
-    shuffled = rng.permutation(count).tolist()
-    return [shuffled[at : at + rows] for at in range(0, count, rows)]
-
-
-_Epoch = tuple[Sequence[Example], Sequence[Sequence[int]]]  # examples, and their indices by batch
-
-
-def make_epoch(task: Task, config: RunConfig, epoch: int) -> _Epoch:
-    """Make the examples of an epoch, and group their indices into batches, by rows or by tokens."""
-    settings = config.train
-    rng = np.random.default_rng([config.seed if settings.order_seed < 0 else settings.order_seed, epoch])
-    examples = task.examples(rng)
-    if isinstance(examples, UniformExamples):
-        rows = settings.rows_per_batch or max(1, settings.tokens_per_batch // (examples.length - 1))
-        return examples, [range(at, min(at + rows, len(examples))) for at in range(0, len(examples), rows)]
-    if settings.rows_per_batch:
-        return examples, make_rows(len(examples), settings.rows_per_batch, rng)
-    return examples, make_batches([len(example.ids) for example in examples], settings.tokens_per_batch, rng)
-
-
-def split_by_length(rows: Sequence[Example], most: int, overhead: float = _COST_OF_A_PART) -> list[list[Example]]:
-    """Split a batch into parts of at most `most` rows of similar length, the longest first, at the lowest cost.
-
-    The cost of a part is its number of tokens, padding included, plus the overhead of computing it apart. So rows of equal
-    length are one part, in their order, unless they are too many.
-    """
-    ordered = sorted(rows, key=lambda example: len(example.ids))
-    # Of the first rows, for every number of them: the lowest cost, and where the last part then begins.
-    costs, begins = np.zeros(len(ordered) + 1), [0]
-    for end, longest in enumerate(ordered, start=1):
-        first = max(0, end - most)
-        totals = costs[first:end] + overhead + (len(longest.ids) - 1) * np.arange(end - first, 0, -1)
-        begins.append(first + int(totals.argmin()))
-        costs[end] = totals.min()
-    cuts = [len(ordered)]
-    while cuts[-1]:
-        cuts.append(begins[cuts[-1]])
-    return [ordered[begin:end] for end, begin in pairwise(cuts)]
-
-
-def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
-    """Return the inputs and targets of a batch, padded to its longest example."""
-    width = max(len(example.ids) for example in examples) - 1
-    ids = np.full((len(examples), width), pad, dtype=np.int64)
-    targets = np.full((len(examples), width), IGNORED, dtype=np.int64)
-    for row, example in enumerate(examples):
-        length = len(example.ids) - 1
-        ids[row, :length] = example.ids[:-1]
-        targets[row, example.start - 1 : example.end - 1] = example.ids[example.start : example.end]
-    return torch.from_numpy(ids), torch.from_numpy(targets)
-
-
-def number_documents(examples: Sequence[Example]) -> Tensor | None:
-    """Number the documents in each row of a batch; None if no row has more than one."""
-    if not any(example.starts for example in examples):
-        return None
-    width = max(len(example.ids) for example in examples) - 1
-    numbers = np.zeros((len(examples), width), dtype=np.int64)
-    for row, example in enumerate(examples):
-        for start in example.starts:
-            numbers[row, start:] += 1
-    return torch.from_numpy(numbers)
-
-
-def count_ids(examples: Sequence[Example]) -> int:
-    """Count the ids of examples; those of equal length are not read."""
-    if isinstance(examples, UniformExamples):
-        return examples.length * len(examples)
-    return sum(len(example.ids) for example in examples)
-
-
-@dataclass(frozen=True)
-class DevSet:
-    """Held-out data to validate on: examples, and the questions if they are to be answered too."""
-
-    examples: Sequence[Example]
-    questions: tuple[Question, ...] = ()
-
-    @cached_property
-    def cost(self) -> int:
-        """The time of a validation, as a number of tokens to read."""
-        tokens = count_ids(self.examples)
-        return tokens * (1 + _COST_OF_ANSWERS) if self.questions else tokens
-
-    def spread(self, tokens: int) -> DevSet:
-        """Return about so many tokens of it, evenly spread (0: all); questions go with their examples."""
-        total = count_ids(self.examples)
-        step = math.ceil(total / tokens) if tokens else 1
-        places = range(0, len(self.examples), max(1, step))
-        return DevSet([self.examples[place] for place in places], self.questions[:: max(1, step)])
 
 
 class SummedLoss(nn.Module):
@@ -222,59 +116,31 @@ class _Batch:
     final: bool  # the last of the run
 
 
+@dataclass
+class _Place:
+    """How far a training is."""
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0  # batches of the epoch that are done
+    tokens: int = 0
+    seconds: float = 0.0  # in all
+    validating: float = 0.0  # seconds of validation
+    validations: int = 0
+    validated_at: int = 0  # tokens at the last validation
+    best_step: int = 0
+    best_loss: float | None = None
+    stale: int = 0  # validations since the best
+
+
 @dataclass(frozen=True)
 class _State:
-    """Where a training is at a checkpoint, apart from its tensors: state.json."""
+    """A checkpoint apart from its tensors: state.json."""
 
     format: int
-    step: int
-    epoch: int
-    position: int  # batches of the epoch that are done
-    tokens: int
-    seconds: float
-    validating: float  # seconds of validation
-    validations: int
-    validated_at: int  # tokens at the last validation
-    best_step: int
-    best_loss: float | None
-    stale: int  # validations since the best
+    place: _Place
     metrics: MetricsMark
     scaler: dict[str, float] | None
-
-
-_COUNTERS = tuple(part.name for part in fields(_State) if part.name not in ("format", "metrics", "scaler"))
-
-
-class Average:
-    """The exponential moving average of the weights, which is validated and saved in their place.
-
-    Early in a run the decay is smaller, (1 + step) / (10 + step), so that the random weights of the start are soon forgotten.
-    """
-
-    def __init__(self, model: LanguageModel, decay: float) -> None:
-        self.decay = decay
-        self.weights = dict(model.named_parameters())
-        self.tensors = {name: weight.detach().clone() for name, weight in self.weights.items()}
-
-    @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Take in the weights after a step, counted from 1."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.tensors.values()), list(self.weights.values()), 1 - decay)
-
-    @torch.no_grad()
-    def swap(self) -> None:
-        """Exchange the average and the weights, in place."""
-        for name, weight in self.weights.items():
-            kept = weight.detach().clone()
-            weight.copy_(self.tensors[name])
-            self.tensors[name].copy_(kept)
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the average of a checkpoint."""
-        if tensors.keys() != self.tensors.keys():
-            raise CheckpointError("the averaged weights of the checkpoint do not fit the model: train it again")
-        self.tensors = {name: tensors[name].to(weight.device) for name, weight in self.weights.items()}
 
 
 class Trainer:
@@ -298,15 +164,11 @@ class Trainer:
         self.forward: Callable[..., Tensor] = self.module  # the compiled module if asked for
         self.optimizers = optim.make_optimizers(model, self.settings, ranks)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
-        self.average = Average(model, self.settings.ema) if self.settings.ema else None
+        self.average = optim.Average(model, self.settings.ema) if self.settings.ema else None
         self.dev = dev.spread(self.settings.validate_tokens) if dev else None
-        self.step = self.epoch = self.position = self.tokens = 0
-        self.seconds = self.validating = 0.0  # seconds in all, and of validation
-        self.validations = self.best_step = self.validated_at = 0  # validated_at: tokens at the last validation
-        self.best_loss: float | None = None
-        self.stale = 0  # validations since the best
+        self.at = _Place()
         self.saved = time.monotonic()  # when the last checkpoint was written
-        self._made: tuple[int, _Epoch] | None = None  # the number and the batches of the epoch made last
+        self._made: tuple[int, Epoch] | None = None  # the number and the batches of the epoch made last
         if ranks.world > 1 and (config.model.dropout or config.model.dropout_of_attention):
             torch.manual_seed(config.seed + 1000 * ranks.rank)
 
@@ -321,10 +183,8 @@ class Trainer:
             files["average.safetensors"] = to_bytes(self.average.tensors)
         if self.ranks.first:
             scaler = self.scaler.state_dict() if self.scaler.is_enabled() else None
-            counters = {name: getattr(self, name) for name in _COUNTERS}
-            state = _State(FORMAT, **counters, metrics=self.run.metrics_mark(), scaler=scaler)
-            files["state.json"] = records.encode(state)
-            self.run.save_checkpoint(self.step, files)
+            files["state.json"] = records.encode(_State(FORMAT, self.at, self.run.metrics_mark(), scaler))
+            self.run.save_checkpoint(self.at.step, files)
         self.ranks.wait()
         release_freed_memory()
         self.saved = time.monotonic()
@@ -370,8 +230,7 @@ class Trainer:
         state = records.read(_State, folder / "state.json")
         if state.format != FORMAT:
             raise CheckpointError(f"{folder} has checkpoint format {state.format}, but this version reads {FORMAT}")
-        for name in _COUNTERS:
-            setattr(self, name, getattr(state, name))
+        self.at = state.place
         load_weights(self.model, read_tensors(folder / "model.safetensors"), folder)
         optim.load_state(self.optimizers, read_tensors(folder / "optimizer.safetensors"))
         if self.average:
@@ -405,35 +264,35 @@ class Trainer:
         with (
             _stop_requests() as received,
             self._metrics_file() as metrics,
-            tracking(logs, self.run.path, self.config.flat(), self.step) as trackers,
+            tracking(logs, self.run.path, self.config.flat(), self.at.step) as log,
         ):
-            started = time.perf_counter() - self.seconds
+            started = time.perf_counter() - self.at.seconds
             for batch in self._batches():
                 if stopped := self.out_of_patience:
                     break
                 rate = optim.rate_at(batch.progress, self.settings, batch.middle)
                 loss, norm = self.train_step(batch.examples, rate)
-                self.step += 1
+                self.at.step += 1
                 overdue = time.monotonic() - self.saved > 60 * self.settings.checkpoint_minutes
                 loss, stop, save = self.ranks.total(loss, bool(received), overdue)
-                self.seconds = time.perf_counter() - started
-                reached = batch.progress, batch.epoch, loss, rate, self.tokens, round(self.seconds, 3)
-                now = Step(self.step, *reached, norm if math.isfinite(norm) else None)
+                self.at.seconds = time.perf_counter() - started
+                reached = batch.progress, batch.epoch, loss, rate, self.at.tokens, round(self.at.seconds, 3)
+                now = Step(self.at.step, *reached, norm if math.isfinite(norm) else None)
                 if math.isfinite(loss) and self._is_due(batch):
                     now = self._validate(now, batch.final)
-                    self.seconds = time.perf_counter() - started
+                    self.at.seconds = time.perf_counter() - started
                 if self.ranks.first:
                     self._record(now, metrics)
-                    trackers.log(self.step, now.row())
+                    log(self.at.step, now.row())
                     watch(now)
                 if not math.isfinite(loss):
-                    raise Diverged(f"the loss is {loss} at step {self.step}: train again with a lower --train.lr")
+                    raise Diverged(f"the loss is {loss} at step {self.at.step}: train again with a lower --train.lr")
                 if stop:
                     self._stop(received)
-                if save or self.step % self.settings.checkpoint_every == 0:
+                if save or self.at.step % self.settings.checkpoint_every == 0:
                     self.checkpoint()
         if stopped:
-            note(f"stopped early: {self.stale} validations without improvement since step {self.best_step}")
+            note(f"stopped early: {self.at.stale} validations without improvement since step {self.at.best_step}")
         self._finish(stopped)
 
     # Validation
@@ -441,16 +300,16 @@ class Trainer:
     @property
     def out_of_patience(self) -> bool:
         """Whether validation has not improved for too long."""
-        return 0 < self.settings.patience <= self.stale
+        return 0 < self.settings.patience <= self.at.stale
 
     def _is_due(self, batch: _Batch) -> bool:
         """Whether to validate after a batch; always after the last."""
         if self.dev is None or batch.final:
             return self.dev is not None
         if every := self.settings.validate_every:
-            return self.step % every == 0
-        ended = batch.ends_epoch or self.step % _VALIDATE_EVERY == 0
-        return ended and self.tokens - self.validated_at >= _TRAINED_PER_VALIDATED * self.dev.cost
+            return self.at.step % every == 0
+        ended = batch.ends_epoch or self.at.step % _VALIDATE_EVERY == 0
+        return ended and self.at.tokens - self.at.validated_at >= _TRAINED_PER_VALIDATED * self.dev.cost
 
     def _validate(self, now: Step, final: bool) -> Step:
         """Validate, keep the best model, and return the step with what was found; the last has a sample in any case."""
@@ -459,17 +318,17 @@ class Trainer:
         with eval_mode(self.model), torch.no_grad(), self._averaged():
             loss = self._dev_loss(self.dev)
             accuracy = self._dev_accuracy(self.dev)
-            self.validations, self.validated_at = self.validations + 1, self.tokens
+            self.at.validations, self.at.validated_at = self.at.validations + 1, self.at.tokens
             every = self.settings.sample_every
-            text = self._sample(self.dev) if every and (final or self.validations % every == 0) else None
-            if self.best_loss is None or loss < self.best_loss:
-                self.best_loss, self.best_step, self.stale = loss, self.step, 0
+            text = self._sample(self.dev) if every and (final or self.at.validations % every == 0) else None
+            if self.at.best_loss is None or loss < self.at.best_loss:
+                self.at.best_loss, self.at.best_step, self.at.stale = loss, self.at.step, 0
                 files = model_files(self.model, self.tokenizer)
                 if self.ranks.first:
                     write_folder(self.run.path / "best", "model", files, replace=True)
             else:
-                self.stale += 1
-        self.validating += time.perf_counter() - began
+                self.at.stale += 1
+        self.at.validating += time.perf_counter() - began
         return replace(now, dev_loss=loss, dev_accuracy=accuracy, sample=text)
 
     def _dev_loss(self, dev: DevSet) -> float:
@@ -497,11 +356,11 @@ class Trainer:
         if not self.ranks.first:
             return None
         if dev.questions:
-            asked = dev.questions[self.validations % len(dev.questions)]
+            asked = dev.questions[self.at.validations % len(dev.questions)]
             return f"{asked.question} {answer_all(self.model, self.tokenizer, [asked.question])[0]}"
-        example = dev.examples[self.validations % len(dev.examples)]
+        example = dev.examples[self.at.validations % len(dev.examples)]
         prompt = self.task.prompt(example, self.tokenizer, min(_PROMPT, self.model.config.block_size // 4))
-        return sample(self.model, self.tokenizer, prompt, 1, seed=self.validations)[0]
+        return sample(self.model, self.tokenizer, prompt, 1, seed=self.at.validations)[0]
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
@@ -518,7 +377,7 @@ class Trainer:
         """Update the weights once; return this process's share of the mean loss over all targets, and the norm."""
         ranks = self.ranks
         self.model.begin_step()
-        self.tokens += sum(example.end - 1 for example in batch)
+        self.at.tokens += sum(example.end - 1 for example in batch)
         targets_in_all = sum(example.end - example.start for example in batch)
         parts = self._parts(batch)
         total = 0.0
@@ -536,7 +395,7 @@ class Trainer:
             for optimizer in self.optimizers.values():
                 self.scaler.step(optimizer)
             if self.average:
-                self.average.update(self.step + 1)
+                self.average.update(self.at.step + 1)
         # Otherwise fp16 has overflowed: the whole step is left out, and the loss is scaled less from now on.
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
@@ -552,7 +411,7 @@ class Trainer:
         world = self.ranks.world
         most = math.ceil(math.ceil(len(batch) / world) / self.settings.accumulate) * world
         if self.settings.rows_per_batch and self.device.type == "cpu":
-            return split_by_length(batch, most, _COST_OF_A_PART * world)  # each computes a share of the tokens
+            return split_by_length(batch, most, COST_OF_A_PART * world)  # each computes a share of the tokens
         return [batch[at : at + most] for at in range(0, len(batch), most)]
 
     def _loss(self, module: Callable[..., Tensor], examples: Sequence[Example]) -> Tensor:
@@ -600,10 +459,10 @@ class Trainer:
         self.model.zero_grad()
         return failure
 
-    def make_epoch(self) -> _Epoch:
+    def make_epoch(self) -> Epoch:
         """Make the examples and batches of this epoch, once; a task that makes no examples of its data is an error."""
-        if self._made is None or self._made[0] != self.epoch:
-            self._made = self.epoch, make_epoch(self.task, self.config, self.epoch)
+        if self._made is None or self._made[0] != self.at.epoch:
+            self._made = self.at.epoch, make_epoch(self.task, self.config, self.at.epoch)
         epoch = self._made[1]
         if not epoch[0]:
             raise DataError(
@@ -615,25 +474,25 @@ class Trainer:
         """Yield the remaining batches."""
         steps = self.settings.steps
         epochs = math.inf if steps else self.settings.epochs
-        while self.epoch < epochs:
+        while self.at.epoch < epochs:
             examples, batches = self.make_epoch()
-            for position in range(self.position, len(batches)):
-                epoch = self.epoch + position / len(batches)
-                if epoch >= epochs or 0 < steps <= self.step:
+            for position in range(self.at.position, len(batches)):
+                epoch = self.at.epoch + position / len(batches)
+                if epoch >= epochs or 0 < steps <= self.at.step:
                     return
-                self.position = position + 1
+                self.at.position = position + 1
                 # The middle of the step: neither the first nor the last step has rate 0.
                 middle = (epoch + min(epochs, epoch + 1 / len(batches))) / 2
-                ended = self.epoch + self.position / len(batches)
+                ended = self.at.epoch + self.at.position / len(batches)
                 yield _Batch(
                     examples=[examples[index] for index in batches[position]],
-                    progress=(self.step + 0.5) / steps if steps else middle / epochs,
+                    progress=(self.at.step + 0.5) / steps if steps else middle / epochs,
                     epoch=epoch,
                     middle=middle,
-                    ends_epoch=self.position == len(batches),
-                    final=self.step + 1 == steps if steps else ended >= epochs,
+                    ends_epoch=self.at.position == len(batches),
+                    final=self.at.step + 1 == steps if steps else ended >= epochs,
                 )
-            self.epoch, self.position = self.epoch + 1, 0
+            self.at.epoch, self.at.position = self.at.epoch + 1, 0
 
     @contextmanager
     def _metrics_file(self) -> Iterator[TextIO]:
@@ -646,7 +505,7 @@ class Trainer:
         reason = signal.Signals(received[0]).name if received else "a signal"
         reason = {"SIGINT": "Ctrl-C"}.get(reason, reason)
         command = f"attnlab resume {shlex.quote(str(self.run.path))}"
-        raise Interrupted(f"stopped by {reason} at step {self.step}; all is saved. Resume with: {command}")
+        raise Interrupted(f"stopped by {reason} at step {self.at.step}; all is saved. Resume with: {command}")
 
     def _finish(self, stopped_early: bool) -> None:
         """Write the model and the result (first process only)."""
@@ -655,26 +514,26 @@ class Trainer:
         if self.ranks.first:
             steps = self.run.metrics()
             recent = [step.loss for step in steps[-max(1, len(steps) // 20) :]]
-            validated = bool(self.validations)
+            validated = bool(self.at.validations)
             result = RunResult(
                 parameters=sum(p.numel() for p in self.model.parameters()),
-                steps=self.step,
+                steps=self.at.step,
                 epochs=round(steps[-1].epoch, 2) if self.settings.steps or stopped_early else self.settings.epochs,
-                tokens=self.tokens,
-                seconds=round(self.seconds, 1),
-                tokens_per_second=round(self.tokens / self.seconds),
+                tokens=self.at.tokens,
+                seconds=round(self.at.seconds, 1),
+                tokens_per_second=round(self.at.tokens / self.at.seconds),
                 final_loss=sum(recent) / len(recent),
                 threads=torch.get_num_threads(),
                 processes=self.ranks.world,
                 peak_memory=memory_held("VmHWM"),
                 device=str(self.device),
                 precision=self.settings.precision,
-                best_dev_loss=self.best_loss,
-                best_step=self.best_step if validated else None,
-                validation_seconds=round(self.validating, 1) if validated else None,
+                best_dev_loss=self.at.best_loss,
+                best_step=self.at.best_step if validated else None,
+                validation_seconds=round(self.at.validating, 1) if validated else None,
                 stopped_early=stopped_early,
             )
-            self.run.tidy_checkpoints(self.step)
+            self.run.tidy_checkpoints(self.at.step)
             best = self.run.path / "best"
             if self.settings.patience and (listed := Manifest.find(best)):
                 files = {name: read_bytes(best / name) for name in listed.files}

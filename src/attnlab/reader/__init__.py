@@ -276,29 +276,25 @@ class Reader:
         best = max(total, key=lambda text: total[text])
         return Answer(best, total[best])
 
-    def read(self, asked: int | str, kind: int = 0) -> Answer:
-        """Answer a question, or a kind of question about a line; the answer is empty if there is no candidate."""
-        if isinstance(asked, int):
-            heading = normal(self.book.corpus.titles[asked])
-            return self.answer(self.book.corpus.shelf.get(heading, (asked,)), kind)
-        lines, form = _look_up(self.book.corpus, asked)
+    def read(self, question: str) -> Answer:
+        """Answer a question; the answer is empty if there is no candidate."""
+        lines, form = _look_up(self.book.corpus, question)
         if not lines:
             raise DataError(
-                f"no line of {self.book.corpus.source} is about “{asked}”: it names no heading; check the name"
+                f"no line of {self.book.corpus.source} is about “{question}”: it names no heading; check the name"
             )
         return self.answer(lines, _nearest_kind(self.kinds, form))
 
-    def write(self, kinds: Sequence[int] | None = None, at_least: float = 0.0) -> tuple[Written, ...]:
+    def write(self, at_least: float = 0.0) -> tuple[Written, ...]:
         """Write a question of every kind about every heading not asked about in that kind, with answers at least so probable.
 
         The forms of a kind are drawn in the proportions of the training questions.
         """
-        chosen = range(len(self.kinds)) if kinds is None else kinds
         rng = np.random.default_rng(self.seed)
         written = []
         for heading, lines in self.book.corpus.shelf.items():
-            for number in chosen:
-                forms, counts = zip(*self.kinds[number].forms, strict=True)
+            for number, kind in enumerate(self.kinds):
+                forms, counts = zip(*kind.forms, strict=True)
                 form = forms[rng.choice(len(forms), p=np.array(counts) / sum(counts))]
                 if (lines, number) in self.asked:
                     continue

@@ -178,13 +178,13 @@ class _Layout:
         count, classes = len(page.pieces), page.classes
         starts = {begin for begin, _ in candidates}
 
-        def joined(at: int) -> bool:
-            """Whether a piece and the one before it belong to one run of capitalised words."""
-            return classes[at] == classes[at - 1] == _CAPITAL
+        def joined(first: int, at: int) -> int:
+            """Keep the edge of a run of capitalised words, or begin a new run."""
+            return first if classes[at] == classes[at - 1] == _CAPITAL else at
 
         self.page, self.candidates = page, frozenset(candidates)
-        self.run_begin = list(accumulate(range(count), lambda begin, at: begin if joined(at) else at))
-        self.run_end = list(accumulate(range(count, 0, -1), lambda end, at: end if joined(at) else at))[::-1]
+        self.run_begin = list(accumulate(range(count), joined))
+        self.run_end = list(accumulate(range(count, 0, -1), joined))[::-1]
         self.bracket = [level > 0 for level in accumulate((piece == "(") - (piece == ")") for piece in page.pieces)]
         self.sentence = list(accumulate((piece in (".", ";") for piece in page.pieces), initial=0))
         # The number of candidate starts before each piece.

@@ -45,7 +45,7 @@ from attnlab.report.words import (
 
 if TYPE_CHECKING:
     from attnlab.lm.exams import Pair, Score, Scored, Scores
-    from attnlab.lm.word_split import LengthBar
+    from attnlab.lm.tokenizers import LengthBar
 
 _Item = TypeVar("_Item")
 

@@ -138,7 +138,7 @@ def make_task(config: TaskConfig, data: TaskData) -> Task:
         raise ConfigError(f"task '{entry.name}' is not built as Task(data): {error}") from None
 
 
-def show(example: Example, tokenizer: Tokenizer) -> tuple[str, str]:
+def show_example(example: Example, tokenizer: Tokenizer) -> tuple[str, str]:
     """Return an example as two texts: the input, and what the model must write after the last `⁇` that asks."""
     ids, split = list(map(int, example.ids)), example.start
     if split == 1 and not tokenizer.words:  # every token is a target: split where the hidden span is asked for
@@ -153,4 +153,14 @@ def cut_at(ids: Sequence[int], stops: tuple[int, ...]) -> list[int]:
     return list(ids[: ends[0]] if ends else ids)
 
 
-__all__ = ["MASK", "Example", "Task", "TaskData", "UniformExamples", "cut_at", "make_task", "show", "task_class"]
+__all__ = [
+    "MASK",
+    "Example",
+    "Task",
+    "TaskData",
+    "UniformExamples",
+    "cut_at",
+    "make_task",
+    "show_example",
+    "task_class",
+]

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from attnlab.errors import DataError, UserError
 from attnlab.inside.taps import eval_mode
-from attnlab.lm.evaluate import batches_by_length, encode_questions
+from attnlab.lm.batches import batches_by_length
+from attnlab.lm.evaluate import encode_questions
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
 
@@ -219,7 +220,7 @@ def answer_distribution(
     table = torch.full((len(cues), len(trie) + 1), -math.inf, dtype=torch.float64)
     at_once = max(_FLOORED if floor > 0 else 1, ROWS // len(trie))
     with eval_mode(model), torch.inference_mode():
-        for rows in batches_by_length(cues, at_once):
+        for rows in batches_by_length(list(map(len, cues)), rows=at_once):
             asked = torch.tensor([cues[row] for row in rows], device=model.device)
             table[rows] = outcomes(model, asked, trie, tokenizer.stops, floor, use_cache)
     return AnswerDistribution(trie.answers, np.asarray(log_softmax(table.numpy(), axis=-1)))
@@ -299,7 +300,7 @@ def familiarity(model: LanguageModel, tokenizer: Tokenizer, names: Sequence[str]
     cues = [[*tokenizer.encode(name), tokenizer.mask] for name in names]
     shares = np.ones(len(cues))
     with eval_mode(model), torch.inference_mode():
-        for rows in batches_by_length(cues, _NAMES):
+        for rows in batches_by_length(list(map(len, cues)), rows=_NAMES):
             if len(cues[rows[0]]) <= model.config.block_size:
                 asked = torch.tensor([cues[row] for row in rows], device=model.device)
                 scores = model.head(model.hidden(asked)[:, -1]).cpu()

@@ -15,7 +15,7 @@ from attnlab import stats
 from attnlab.errors import UserError
 from attnlab.lm import stages
 from attnlab.lm.perplexity import Probe
-from attnlab.lm.word_split import word_lengths
+from attnlab.lm.tokenizers import word_lengths
 from attnlab.measure.audit import AuditResult
 from attnlab.measure.audit.leaks import LIMIT
 from attnlab.report.parts import LossCurve

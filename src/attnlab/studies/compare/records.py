@@ -12,7 +12,7 @@ from attnlab import stats
 from attnlab.config import Settings
 from attnlab.lm.exams import Score
 from attnlab.lm.perplexity import Probe
-from attnlab.lm.word_split import LengthBar
+from attnlab.lm.tokenizers import LengthBar
 from attnlab.measure.audit import AuditResult
 from attnlab.report.parts import LossCurve, StudyResult
 from attnlab.studies.compare.plan import Published
