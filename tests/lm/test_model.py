@@ -219,8 +219,8 @@ def damage_missing(folder: Path) -> None:
     [
         (damage_version, "format 99, but this version reads 1"),
         (damage_length, "truncated or damaged"),
-        (damage_numbers, "'head.weight' holds NaN"),
-        (damage_shape, "do not fit config.json"),
+        (damage_numbers, "hold NaN or infinity at 'head.weight'"),
+        (damage_shape, "do not fit the model"),
         (damage_json, "damaged"),
         (damage_missing, "missing"),
     ],

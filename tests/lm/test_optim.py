@@ -112,7 +112,7 @@ def test_state_goes_through_named_tensors(tiny: RunConfig) -> None:
 
 def test_the_state_of_another_optimizer_is_refused(tiny: RunConfig) -> None:
     optimizers = optim.make_optimizers(LanguageModel(tiny.model), tiny.train)
-    with pytest.raises(CheckpointError, match="does not fit the model"):
+    with pytest.raises(CheckpointError, match="do not fit the model"):
         optim.load_state(optimizers, {"lion/0/momentum": torch.zeros(1)})
 
 

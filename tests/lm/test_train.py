@@ -363,10 +363,13 @@ STATE = "checkpoints/step-000008/state.json"
     ("damage", "message"),
     [
         (cut, "truncated or damaged"),
-        (tensors_changed("optimizer", lambda t: t.pop("muon/0/momentum")), "does not fit the model"),
-        (tensors_changed("optimizer", lambda t: t.update({"odd": torch.zeros(1)})), "does not fit the model"),
-        (tensors_changed("optimizer", lambda t: t.update({"muon/0/momentum": torch.zeros(3, 3)})), "different shape"),
-        (tensors_changed("optimizer", lambda t: t["muon/0/momentum"].fill_(torch.nan)), "holds NaN"),
+        (tensors_changed("optimizer", lambda t: t.pop("muon/0/momentum")), "do not fit the model"),
+        (tensors_changed("optimizer", lambda t: t.update({"odd": torch.zeros(1)})), "do not fit the model"),
+        (
+            tensors_changed("optimizer", lambda t: t.update({"muon/0/momentum": torch.zeros(3, 3)})),
+            "do not fit the model",
+        ),
+        (tensors_changed("optimizer", lambda t: t["muon/0/momentum"].fill_(torch.nan)), "hold NaN"),
         (tensors_changed("rng", lambda t: t.clear()), "no generator state"),
         (tensors_changed("rng", lambda t: t.update({"0": torch.zeros(7, dtype=torch.uint8)})), "no generator state"),
         (tensors_changed("model", lambda t: t.update({"head.weight": t["head.weight"].long()})), "do not fit"),

@@ -12,7 +12,7 @@ from attnlab.config import TaskConfig
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import ConfigError, DataError
 from attnlab.lm.tokenizers import MASK, PAD, Tokenizer
-from attnlab.tasks import TaskData, cut_at, make_task, show_example
+from attnlab.tasks import TaskData, make_task, show_example
 from attnlab.tasks.recall import Recall, proper_words, salient_spans
 
 LINES = (
@@ -199,11 +199,6 @@ def test_task_options_are_checked() -> None:
         make_task(TaskConfig("recall", {"question": 0.5}), data())
     with pytest.raises(ConfigError, match="did you mean recall"):
         make_task(TaskConfig("recal"), data())
-
-
-def test_cut_at_the_first_stop() -> None:
-    assert cut_at([5, 6, 1, 7, 0], (0, 1)) == [5, 6]
-    assert cut_at([5, 6], (0, 1)) == [5, 6]
 
 
 def test_strangers_are_nobody_and_have_no_answer() -> None:

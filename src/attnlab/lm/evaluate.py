@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -19,7 +20,6 @@ from attnlab.lm.batches import batches_by_length
 from attnlab.lm.exams import Examination
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.tasks import cut_at
 
 ROWS = 256  # questions answered at once
 
@@ -76,7 +76,7 @@ def generate(
     """Continue each row as `continuation` does, up to a stop symbol (not included)."""
     steps = list(continuation(model, ids, limit, stops, use_cache, choose, beyond))
     rows = torch.stack(steps, dim=1).tolist() if steps else [[] for _ in ids]
-    return [cut_at(row, stops) for row in rows]
+    return [list(takewhile(lambda token: token not in stops, row)) for row in rows]
 
 
 def _by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, seed: int) -> _Choose:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -433,18 +433,17 @@ def load_model(
 
 def load_weights(model: LanguageModel, tensors: dict[str, Tensor], folder: Path) -> None:
     """Load tensors into a model; wrong shapes and non-finite values are errors."""
-    expected = model.state_dict()
-
-    def kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-        return tensor.shape, tensor.dtype
-
-    wrong = [name for name in expected if name not in tensors or kind(tensors[name]) != kind(expected[name])]
-    wrong += [name for name in tensors if name not in expected]
-    if wrong:
-        raise CheckpointError(f"{folder}: the weights do not fit config.json, first at '{wrong[0]}': train it again")
-    for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise CheckpointError(
-                f"{folder}: '{name}' holds NaN or infinity: use an older checkpoint, or train with a lower learning rate"
-            )
+    require_fit(tensors, model.state_dict(), f"{folder}: the weights")
     model.load_state_dict(tensors)
+
+
+def require_fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:
+    """Raise CheckpointError unless tensors have the names, shapes and types of the expected ones, and are finite."""
+    for name in [*expected, *(name for name in tensors if name not in expected)]:
+        value, other = tensors.get(name), expected.get(name)
+        if value is None or other is None or (value.shape, value.dtype) != (other.shape, other.dtype):
+            raise CheckpointError(f"{what} do not fit the model, first at '{name}': train it again")
+        if not torch.isfinite(value).all():
+            raise CheckpointError(
+                f"{what} hold NaN or infinity at '{name}': use an older checkpoint, or train with a lower learning rate"
+            )

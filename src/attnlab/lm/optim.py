@@ -6,7 +6,7 @@ Their state is stored without pickling.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.config import TrainConfig
-from attnlab.errors import CheckpointError
-from attnlab.lm.model import LanguageModel
+from attnlab.lm.model import LanguageModel, require_fit
 from attnlab.lm.processes import ALONE, Ranks, spread
 
 # The quintic of Keller Jordan's Muon: steep at zero, so that five iterations bring singular values close to one.
@@ -172,44 +171,26 @@ def set_rates(optimizers: dict[str, torch.optim.Optimizer], share: float) -> Non
             group["lr"] = group["peak"] * share
 
 
-def _entries(optimizers: Mapping[str, torch.optim.Optimizer]) -> Iterator[tuple[str, int, str, Tensor]]:
-    """Yield optimizer, index, key and parameter of everything that the state of optimizers holds."""
-    for name, optimizer in optimizers.items():
-        for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-            for key in ("momentum",) if name == "muon" else ("step", "exp_avg", "exp_avg_sq"):
-                yield name, index, key, parameter
-
-
-def state_tensors(optimizers: dict[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
+def state_tensors(optimizers: Mapping[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
     """Return the state of the optimizers as named tensors.
 
     Parameters that were never used have zeros, the state in which their optimizer begins.
     """
-    states = {name: optimizer.state_dict()["state"] for name, optimizer in optimizers.items()}
     tensors = {}
-    for name, index, key, parameter in _entries(optimizers):
-        entry = states[name].get(index)
-        if entry:
-            tensors[f"{name}/{index}/{key}"] = entry[key]
-        else:
-            tensors[f"{name}/{index}/{key}"] = torch.zeros(()) if key == "step" else torch.zeros_like(parameter)
+    for name, optimizer in optimizers.items():
+        for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+            state = optimizer.state.get(parameter, {})
+            for key in ("momentum",) if name == "muon" else ("step", "exp_avg", "exp_avg_sq"):
+                empty = torch.zeros(()) if key == "step" else torch.zeros_like(parameter)
+                tensors[f"{name}/{index}/{key}"] = state.get(key, empty)
     return tensors
 
 
-def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
+def load_state(optimizers: Mapping[str, torch.optim.Optimizer], tensors: Mapping[str, Tensor]) -> None:
     """Load named tensors into the optimizers; wrong shapes and non-finite values are errors."""
-    expected = {f"{name}/{index}/{key}": parameter for name, index, key, parameter in _entries(optimizers)}
+    require_fit(tensors, state_tensors(optimizers), "the tensors of the optimizer")
     states: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in optimizers}
-    for name in sorted(expected.keys() | tensors.keys()):
-        if name not in expected or name not in tensors:
-            raise CheckpointError(f"the optimizer's state does not fit the model, first at '{name}': train it again")
-        value = tensors[name]
-        if not name.endswith("/step") and value.shape != expected[name].shape:
-            raise CheckpointError(
-                f"the optimizer's state '{name}' has a different shape than the model: train it again"
-            )
-        if not torch.isfinite(value).all():
-            raise CheckpointError(f"the optimizer's state '{name}' holds NaN or infinity: use an older checkpoint")
+    for name, value in tensors.items():
         optimizer, index, key = name.split("/")
         states[optimizer].setdefault(int(index), {})[key] = value
     for name, target in optimizers.items():
@@ -243,6 +224,5 @@ class Average:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the average of a checkpoint."""
-        if tensors.keys() != self.tensors.keys():
-            raise CheckpointError("the averaged weights of the checkpoint do not fit the model: train it again")
+        require_fit(tensors, self.tensors, "the averaged weights")
         self.tensors = {name: tensors[name].to(weight.device) for name, weight in self.weights.items()}

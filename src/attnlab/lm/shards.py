@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -92,8 +92,7 @@ def tokenized(text: RunningText, tokenizer: Tokenizer, documents: Documents) -> 
     key = digest(json.dumps([_FORMAT, text.sha256, digest(tokenizer.backend.to_str().encode()), documents]).encode())
 
     def build(folder: Path) -> None:
-        blocks = _reporting(text, documents)
-        about = _write(folder / _TOKENS, tokenizer.encode_running(blocks), tokenizer)
+        about = _write(folder / _TOKENS, text, tokenizer, documents)
         if replace(text).sha256 != text.sha256:
             raise DataError(f"{text.source} was changed while it was being read: try again when it is complete")
         if about.documents == 0:
@@ -103,24 +102,23 @@ def tokenized(text: RunningText, tokenizer: Tokenizer, documents: Documents) -> 
     return Shard(*cache.ensure(cache_folder() / "tokens" / key[:32], "tokens", build, _has_all_tokens))
 
 
-def _reporting(text: RunningText, documents: Documents) -> Iterable[str]:
-    """The blocks of a text; the share that was read is reported."""
-    size, done = max(1, text.size), 0
-    for block in text.blocks(documents):
-        yield block
-        done += len(block)
-        if text.progress:
-            text.progress(min(done / size, 1.0))
+def _write(path: Path, text: RunningText, tokenizer: Tokenizer, documents: Documents) -> _About:
+    """Write the ids of a text block by block, count them, and report the share that was read."""
 
+    def blocks() -> Iterator[str]:
+        done = 0
+        for block in text.blocks(documents):
+            yield block
+            done += len(block)
+            if text.progress:
+                text.progress(min(done / max(1, text.size), 1.0))
 
-def _write(path: Path, parts: Iterable[Ids], tokenizer: Tokenizer) -> _About:
-    """Write ids as they come, and count them."""
-    tokens = documents = 0
+    tokens = begins = 0
     with path.open("wb") as stream:
-        for part in parts:
+        for part in tokenizer.encode_running(blocks()):
             stream.write(part.data)
-            tokens, documents = tokens + len(part), documents + int(np.count_nonzero(part == tokenizer.pad))
-    return _About(tokens, documents, tokenizer.dtype.name)
+            tokens, begins = tokens + len(part), begins + int(np.count_nonzero(part == tokenizer.pad))
+    return _About(tokens, begins, tokenizer.dtype.name)
 
 
 def _has_all_tokens(folder: Path) -> bool:

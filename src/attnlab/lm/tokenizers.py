@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +64,7 @@ class Tokenizer:
         self.unknown: int | None = {"char": numbers.get(MASK), "word": numbers.get(UNKNOWN)}.get(self.kind)
         self._mask: int | None = None if self.words else numbers[MASK]
         self._numbers = numbers if self.words else {}
+        self._known: dict[str, bytes] = {}  # the stored ids of chunks encoded before
         # Tokenizers made elsewhere do not add a space before the text.
         self.space = " " if self.kind == "bpe" and _cuts_like(backend, _cut_pieces()) else ""
 
@@ -134,7 +136,10 @@ class Tokenizer:
             return self._table[np.frombuffer(marked, dtype=np.uint8)]
         chunks: list[str] = _CHUNK.findall(text)
         if len(text) > _LONGEST_CHUNK and len(max(chunks, key=len)) > _LONGEST_CHUNK:
-            chunks = [part for chunk in chunks for part in _slices(chunk)]
+            # Long chunks are cut as `split_long_text` cuts them.
+            chunks = [
+                chunk[at : at + _LONGEST_CHUNK] for chunk in chunks for at in range(0, len(chunk), _LONGEST_CHUNK)
+            ]
         known = self._known
         missing = set(chunks).difference(known)
         if missing:
@@ -153,11 +158,6 @@ class Tokenizer:
             if len(chunk) > _LONGEST_REMEMBERED:
                 del known[chunk]
         return np.frombuffer(coded_text, dtype=self.dtype)
-
-    @cached_property
-    def _known(self) -> dict[str, bytes]:
-        """The stored ids of chunks encoded before."""
-        return {}
 
     @cached_property
     def _table(self) -> Ids:
@@ -184,24 +184,18 @@ class Tokenizer:
         """Decode ids; special symbols are shown."""
         if self.words:
             return " ".join(map(self.piece, ids))
-        pieces: list[str] = []
-        run: list[int] = []
-        for token in [*ids, self.pad]:
-            if token in (self.pad, self._mask):
-                pieces.append(self._plain(run))
-                pieces.append(PAD if token == self.pad else MASK)
-                run = []
+        symbols = {self.pad: PAD, self.mask: MASK}
+        text = ""
+        for special, run in groupby(ids, key=symbols.__contains__):
+            if special:
+                text += "".join(map(symbols.__getitem__, run))
             else:
-                run.append(token)
-        return "".join(pieces[:-1])
+                text += self.backend.decode(list(run), skip_special_tokens=False).removeprefix(self.space)
+        return text
 
     def piece(self, token: int) -> str:
         """Return the text of one symbol, including its space."""
         return str(self.backend.decode([token], skip_special_tokens=False))
-
-    def _plain(self, ids: list[int]) -> str:
-        text = self.backend.decode(ids, skip_special_tokens=False)
-        return text.removeprefix(self.space)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -311,11 +305,6 @@ def _last_cut(text: str) -> int:
         space = text.rfind(" ", 0, space)
     last = max(space, text.rfind(PAD) + 1, 0)
     return last + (len(text) - last) // _LONGEST_CHUNK * _LONGEST_CHUNK
-
-
-def _slices(chunk: str) -> list[str]:
-    """A long chunk in parts, as `split_long_text` cuts it."""
-    return [chunk[at : at + _LONGEST_CHUNK] for at in range(0, len(chunk), _LONGEST_CHUNK)]
 
 
 def split_long_text(text: str) -> list[str]:

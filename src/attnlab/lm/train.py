@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
 
 import msgspec
 import numpy as np
@@ -196,11 +195,9 @@ class Trainer:
             states[f"/{self.device.type}"] = torch.get_device_module(self.device).get_rng_state(self.device)
         by_process: dict[str, Tensor] = {}
         for name, state in states.items():
-            every = [torch.empty_like(state) for _ in range(self.ranks.world)]
+            every = [state.clone() for _ in range(self.ranks.world)]
             if self.ranks.world > 1:
                 distributed.all_gather(every, state)
-            else:
-                every = [state]
             by_process |= {f"{rank}{name}": value for rank, value in enumerate(every)}
         return by_process
 
@@ -260,12 +257,7 @@ class Trainer:
         self._compile(note)
         self.model.train()
         stopped = False
-        logs = self.settings.loggers if self.ranks.first else ()
-        with (
-            _stop_requests() as received,
-            self._metrics_file() as metrics,
-            tracking(logs, self.run.path, self.config.flat(), self.at.step) as log,
-        ):
+        with _stop_requests() as received, self._recording() as record:
             started = time.perf_counter() - self.at.seconds
             for batch in self._batches():
                 if stopped := self.out_of_patience:
@@ -282,8 +274,7 @@ class Trainer:
                     now = self._validate(now, batch.final)
                     self.at.seconds = time.perf_counter() - started
                 if self.ranks.first:
-                    self._record(now, metrics)
-                    log(self.at.step, now.row())
+                    record(now)
                     watch(now)
                 if not math.isfinite(loss):
                     raise Diverged(f"the loss is {loss} at step {self.at.step}: train again with a lower --train.lr")
@@ -338,10 +329,7 @@ class Trainer:
         total = 0.0
         for batch in batches[self.ranks.rank :: self.ranks.world]:
             total += float(self._loss(self.loss, [dev.examples[index] for index in batch]))
-        targets = sum(
-            example.end - example.start for batch in batches for example in map(dev.examples.__getitem__, batch)
-        )
-        return self.ranks.total(total)[0] / targets
+        return self.ranks.total(total)[0] / sum(example.end - example.start for example in dev.examples)
 
     def _dev_accuracy(self, dev: DevSet) -> float | None:
         """The share of held-out questions that are answered exactly; None if there are none."""
@@ -421,11 +409,6 @@ class Trainer:
         with autocast(self.device, self.settings.precision):
             return module(*placed)
 
-    def _record(self, step: Step, metrics: TextIO) -> None:
-        with os_errors(self.run.path):
-            metrics.write(msgspec.json.encode(step.row()).decode() + "\n")
-            metrics.flush()
-
     def _compile(self, note: Callable[[str], None]) -> None:
         """Compile everything that is compiled on first use, so that it does not count as training time."""
         ids = torch.zeros(1, 2, dtype=torch.long, device=self.device)
@@ -495,10 +478,23 @@ class Trainer:
             self.at.epoch, self.at.position = self.at.epoch + 1, 0
 
     @contextmanager
-    def _metrics_file(self) -> Iterator[TextIO]:
+    def _recording(self) -> Iterator[Callable[[Step], None]]:
+        """Open metrics.jsonl and the trackers in the first process; yield what writes a step to them."""
         path = self.run.path / "metrics.jsonl" if self.ranks.first else Path(os.devnull)
-        with os_errors(path), path.open("a", encoding="utf-8") as stream:
-            yield stream
+        logs = self.settings.loggers if self.ranks.first else ()
+        with (
+            os_errors(path),
+            path.open("ab") as stream,
+            tracking(logs, self.run.path, self.config.flat(), self.at.step) as log,
+        ):
+
+            def record(step: Step) -> None:
+                with os_errors(self.run.path):
+                    stream.write(msgspec.json.encode(step.row()) + b"\n")
+                    stream.flush()
+                log(step.step, step.row())
+
+            yield record
 
     def _stop(self, received: list[int]) -> None:
         self.checkpoint()

@@ -21,7 +21,7 @@ from attnlab import registry
 from attnlab.config import Reads, TaskConfig, TaskTraits, Tested
 from attnlab.corpora import Corpus, Question, RunningText
 from attnlab.errors import ConfigError, DataError
-from attnlab.lm.tokenizers import MASK, Tokenizer
+from attnlab.lm.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -142,25 +142,5 @@ def show_example(example: Example, tokenizer: Tokenizer) -> tuple[str, str]:
     """Return an example as two texts: the input, and what the model must write after the last `⁇` that asks."""
     ids, split = list(map(int, example.ids)), example.start
     if split == 1 and not tokenizer.words:  # every token is a target: split where the hidden span is asked for
-        asked = [position for position, token in enumerate(ids) if token == tokenizer.mask]
-        split = asked[-1] + 1 if asked else 0
+        split = max((position + 1 for position, token in enumerate(ids) if token == tokenizer.mask), default=0)
     return tokenizer.decode(ids[:split]), tokenizer.decode(ids[split:])
-
-
-def cut_at(ids: Sequence[int], stops: tuple[int, ...]) -> list[int]:
-    """Return the ids before the first stop symbol."""
-    ends = [position for position, token in enumerate(ids) if token in stops]
-    return list(ids[: ends[0]] if ends else ids)
-
-
-__all__ = [
-    "MASK",
-    "Example",
-    "Task",
-    "TaskData",
-    "UniformExamples",
-    "cut_at",
-    "make_task",
-    "show_example",
-    "task_class",
-]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from attnlab.config import Settings, TaskConfig, merge
 from attnlab.corpora.library import title_of
@@ -48,9 +49,9 @@ def guess_task(source: str | Path) -> Guess:
         raise DataError(empty)
     lines = block.strip("\n").split("\n")[:_LINES]
     one_per_line = all(map(str.strip, lines))  # there are no blank lines
-    if one_per_line and not Path(source).is_dir() and _share(map(_is_titled, lines)) >= _MOST:
+    if one_per_line and not Path(source).is_dir() and fmean(map(_is_titled, lines)) >= _MOST:
         return Guess("recall", {}, "each line is a document that begins with a title")
-    if one_per_line and len(lines) > 1 and _share(map(_is_complete, lines)) >= _MOST:
+    if one_per_line and len(lines) > 1 and fmean(map(_is_complete, lines)) >= _MOST:
         return Guess("text", {"documents": "lines"}, "a complete text per line")
     return Guess("text", {"documents": "file"}, "running text")
 
@@ -60,15 +61,13 @@ def guess_settings(source: str, given: Settings, share: bool = True) -> tuple[st
     guess = guess_task(source)
     task = task_class(TaskConfig(guess.task))
     reason, changes = f"task {guess.task}: {guess.reason}", ["--task.name"]
-    if task.reads != "running text":
-        return task.preset, given, f"{reason} (--task.name changes this)"
     chosen = given.get("task", {}).get("options", {})
     options = {**guess.options, **chosen}
     if "documents" in guess.options and "documents" not in chosen:
         documents = guess.options["documents"]
         reason += f", {_DOCUMENTS[documents]}"
         changes += ["--task.options.documents"] if documents == "lines" else []
-    if share and "held_out" not in chosen:
+    if share and task.reads == "running text" and "held_out" not in chosen:
         changes.append("--dev")
         if open_text(source).size < _SHORT:
             reason += "; it is short, so nothing is held out"
@@ -76,12 +75,7 @@ def guess_settings(source: str, given: Settings, share: bool = True) -> tuple[st
             options["held_out"] = _SHARE
             reason += f"; the last {100 * _SHARE:.0f} % are held out"
     reason += f" ({', '.join(changes)} change{'s' if len(changes) == 1 else ''} this)"
-    return task.preset, merge(given, {"task": {"options": options}}), reason
-
-
-def _share(flags: map[bool]) -> float:
-    values = list(flags)
-    return sum(values) / len(values)
+    return task.preset, merge(given, {"task": {"options": options}} if options else {}), reason
 
 
 def _is_titled(line: str) -> bool:
