@@ -10,7 +10,7 @@ from attnlab.corpora import Corpus, Question, load_corpus, load_questions
 from attnlab.corpora.people import load_people
 from attnlab.errors import DataError
 from attnlab.reader import Reader
-from attnlab.reader.candidates import candidate_spans, page_of, shapes_of
+from attnlab.reader.candidates import Usage, candidates_of, page_of, shapes_of
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def reader(corpus: Corpus) -> Reader:
 
 def texts(line: str, heading: str, *answers: str) -> list[str]:
     page = page_of(line, heading)
-    return [page.text_between(begin, end) for begin, end in candidate_spans(page, shapes_of(answers))]
+    return [candidate.text for candidate in candidates_of(page, shapes_of(answers), Usage.of([page]))]
 
 
 def debuts(corpus: Corpus) -> tuple[Question, ...]:

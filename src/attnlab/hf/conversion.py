@@ -5,7 +5,7 @@ for goes into weights: a head tied to the embedding becomes a copy of it, anothe
 absent biases become zeros.
 
 What attnlab does to a text before its tokenizer sees it is written into tokenizer.json: the special symbols are read as
-question marks, pieces begin with a space. Words are split by rules that tokenizer.json cannot express (word_split.py): they
+question marks, pieces begin with a space. Words are split by rules that tokenizer.json cannot express (`split_words`): they
 need a class of their own, AttnlabWordTokenizer. GPT-2 has neither □ nor ⁇, and adding a row would change its scores. Its end
 of text becomes □, which fills and ends; ⁇ takes the place of a byte that no text contains (0xFF and others never occur in
 UTF-8), so that every text keeps its ids.

@@ -24,12 +24,10 @@ from attnlab.corpora import Corpus, Question
 from attnlab.corpora.library import headings_in, normal
 from attnlab.errors import DataError
 from attnlab.reader.candidates import (
-    NONE,
     Candidate,
     Known,
     Page,
     Usage,
-    candidate_spans,
     candidates_of,
     known_clues,
     none_clues,
@@ -174,8 +172,7 @@ class _Book:
         """The candidates of the lines under one heading."""
         for number in lines:
             if (number, shapes) not in self.cache:
-                page = self.pages[number]
-                self.cache[number, shapes] = candidates_of(page, candidate_spans(page, dict(shapes)), self.usage)
+                self.cache[number, shapes] = candidates_of(self.pages[number], dict(shapes), self.usage)
         return [candidate for number in lines for candidate in self.cache[number, shapes]]
 
 
@@ -268,7 +265,7 @@ class Reader:
         """Return the most probable answer in the lines under a heading, summed over its occurrences."""
         candidates = self.book.candidates(lines, self.shapes[kind])
         if not candidates:
-            return Answer(NONE, 0.0)
+            return Answer("", 0.0)
         rows = _rows_of(self.book, lines, candidates, self.known[kind])
         total: dict[str, float] = {}
         for candidate, probability in zip(candidates, self.choice.probabilities(kind, rows)[:-1], strict=True):

@@ -22,7 +22,6 @@ from attnlab.corpora.library import normal
 _PIECE = re.compile(r"[^\W\d_]+(?:[.'’-](?!s\b)[^\W\d_]+)*|\d\w*|([^\w\s])\1*|_")
 _CAPITAL, _SMALL, _NUMBER = "C", "c", "0"
 _LEAST_LINES = 3  # a word in fewer lines is not informative
-NONE = ""  # the answer if the line does not contain it
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,6 @@ class Page:
     """Lower-case words and punctuation verbatim, everything else as its class: the sentence without names and numbers."""
     own: frozenset[str]
     """The words of the heading."""
-
-    def text_between(self, begin: int, end: int) -> str:
-        """Return the text of the pieces from `begin` to before `end`."""
-        return self.text[self.places[begin][0] : self.places[end - 1][1]]
 
 
 def _class_of(piece: str) -> str:
@@ -256,8 +251,9 @@ def _looks(page: Page, begin: int, end: int, usage: Usage) -> Iterator[str]:
         yield f"small {usage.lines[word.lower()] >= count}"
 
 
-def candidates_of(page: Page, spans: Sequence[tuple[int, int]], usage: Usage) -> list[Candidate]:
+def candidates_of(page: Page, shapes: Mapping[str, int], usage: Usage) -> list[Candidate]:
     """Return the candidates of a page with their clues."""
+    spans = candidate_spans(page, shapes)
     layout = _Layout(page, spans, usage)
     return [_candidate_of(layout, begin, end, usage) for begin, end in spans]
 
@@ -293,7 +289,8 @@ def _candidate_of(layout: _Layout, begin: int, end: int, usage: Usage) -> Candid
         f"order {min(layout.begun[begin], 8)}",
         f"sentence {min(layout.sentence[begin], 3)}",
     ]
-    return Candidate(page.text_between(begin, end), tuple(clues), chain.before > 0, crossed)
+    text = page.text[page.places[begin][0] : page.places[end - 1][1]]
+    return Candidate(text, tuple(clues), chain.before > 0, crossed)
 
 
 def _standing(answers: int, seen: int) -> str:
