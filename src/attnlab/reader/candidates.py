@@ -75,17 +75,6 @@ def shapes_of(answers: Iterable[str]) -> dict[str, int]:
     return longest
 
 
-def candidate_spans(page: Page, shapes: Mapping[str, int]) -> list[tuple[int, int]]:
-    """Return the parts of a page that have one of these shapes and are not too long, from left to right."""
-    count, longest = len(page.pieces), max(shapes.values(), default=0)
-    return [
-        (begin, end)
-        for begin in range(count)
-        for end in range(begin + 1, min(begin + longest, count) + 1)
-        if shapes.get(_shape_of(page.classes[begin:end]), 0) >= end - begin
-    ]
-
-
 # Clues
 
 
@@ -252,8 +241,14 @@ def _looks(page: Page, begin: int, end: int, usage: Usage) -> Iterator[str]:
 
 
 def candidates_of(page: Page, shapes: Mapping[str, int], usage: Usage) -> list[Candidate]:
-    """Return the candidates of a page with their clues."""
-    spans = candidate_spans(page, shapes)
+    """Return the parts of a page that have one of these shapes and are not too long, from left to right, with their clues."""
+    count, longest = len(page.pieces), max(shapes.values(), default=0)
+    spans = [
+        (begin, end)
+        for begin in range(count)
+        for end in range(begin + 1, min(begin + longest, count) + 1)
+        if shapes.get(_shape_of(page.classes[begin:end]), 0) >= end - begin
+    ]
     layout = _Layout(page, spans, usage)
     return [_candidate_of(layout, begin, end, usage) for begin, end in spans]
 
