@@ -19,8 +19,7 @@ from attnlab.hf import FineTuning
 from attnlab.hf.classify import Accuracy, Classification, Epoch, Measured, fine_tune, make_classifier, short_name
 from attnlab.hf.loading import PACKAGES
 from attnlab.hf.tuning import Tuning, TuningResult
-from attnlab.lm.progress import display, say
-from attnlab.lm.progress import Show
+from attnlab.lm.progress import Show, display, say
 from attnlab.report.document import Cell, Column, Document, Text, section
 from attnlab.report.parts import accuracy_cell, cell, table_of, text_column
 from attnlab.report.words import count, duration, percent, plural
