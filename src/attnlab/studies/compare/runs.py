@@ -29,8 +29,7 @@ from attnlab.lm.flops import flops_per_token
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.perplexity import Probe, SentenceLosses
 from attnlab.lm.progress import say
-from attnlab.lm.tokenizers import UNKNOWN, Tokenizer
-from attnlab.lm.tokenizers import split_words
+from attnlab.lm.tokenizers import UNKNOWN, Tokenizer, split_words
 from attnlab.report.words import roughly
 from attnlab.store import records
 from attnlab.store.folders import is_written, read_bytes, read_json, write_folder
