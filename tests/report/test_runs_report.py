@@ -16,7 +16,7 @@ from reading import Reader, read
 from attnlab.report import FORMATS, write_document
 from attnlab.report.runs import NO_CLAIM, _distinct_names, differing
 from attnlab.store import listing
-from attnlab.store.folders import write_json, write_manifest
+from attnlab.store.folders import to_json, write_bytes, write_manifest
 from attnlab.store.records import encode
 from attnlab.studies.compare.document import document
 from verbs import call, change, reseal
@@ -46,7 +46,7 @@ def here(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     for path in (runs / "stopped").rglob("*"):
         os.utime(path, (time.time() - 3600,) * 2)
     result = json.loads((runs / "leaky/result.json").read_text())
-    write_json(runs / "leaky/result.json", {**result, "peak_memory": 512_000_000})
+    write_bytes(runs / "leaky/result.json", to_json({**result, "peak_memory": 512_000_000}))
     reseal(runs)
     return runs
 
@@ -124,7 +124,9 @@ def test_a_comparison_is_written_again_in_any_format(here: Path, capsys: pytest.
     study, result = here / "compare-1", make_comparison(steps=20)
     study.mkdir()
     (study / "result.json").write_bytes(encode(result))
-    write_json(study / "study.json", {"study": "compare", "plan": {"preset": "nano-words"}, "fingerprints": {}})
+    write_bytes(
+        study / "study.json", to_json({"study": "compare", "plan": {"preset": "nano-words"}, "fingerprints": {}})
+    )
     write_manifest(study, "study")
     assert call("report", "compare-1", "--format", "html") == 0
     assert capsys.readouterr().out.strip() == f"report: {Path('runs/compare-1/report.html')}"
@@ -148,13 +150,13 @@ def test_a_comparison_is_written_again_in_any_format(here: Path, capsys: pytest.
 def test_a_study_that_was_stopped_shows_its_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = here / "study-1"
     shutil.copytree(here / "whole", study / "pretrain")
-    write_json(study / "study.json", {"study": "recall", "plan": {"preset": "small"}})
+    write_bytes(study / "study.json", to_json({"study": "recall", "plan": {"preset": "small"}}))
     write_manifest(study, "study")
     assert call("report", "study-1", "whole") == 0
     found, _ = page(here / "report-1")
     assert "The study study-1 is not finished: attnlab resume runs/study-1" in found.text
     assert "2 runs side by side" in found.text
-    write_json(study / "result.json", {"study": "recall", "seconds": 1})
+    write_bytes(study / "result.json", to_json({"study": "recall", "seconds": 1}))
     write_manifest(study, "study")
     assert call("report", "study-1") == 1
     assert "is damaged, or of another version" in capsys.readouterr().err
@@ -188,7 +190,7 @@ def test_mistakes_end_in_one_line(
     (here / "damaged").mkdir()
     (here / "damaged/config.json").write_text("{")
     (here / "unborn").mkdir()
-    write_json(here / "unborn/study.json", {"study": "recall", "plan": {}})
+    write_bytes(here / "unborn/study.json", to_json({"study": "recall", "plan": {}}))
     write_manifest(here / "unborn", "study")
     before = sorted(path.name for path in here.iterdir())
     assert call("report", *arguments) == 2

@@ -16,14 +16,14 @@ from attnlab.store.runs import MetricsMark, Run, RunRecord, Step
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "value.json"
-    folders.write_json(path, {"old": 1})
+    folders.write_bytes(path, folders.to_json({"old": 1}))
 
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="disk is full"):
-        folders.write_json(path, {"new": 2})
+        folders.write_bytes(path, folders.to_json({"new": 2}))
     assert json.loads(path.read_text()) == {"old": 1}
     assert list(tmp_path.iterdir()) == [path]
 

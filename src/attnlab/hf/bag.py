@@ -24,7 +24,7 @@ from attnlab.errors import CheckpointError, DataError
 from attnlab.hf import FineTuning
 from attnlab.hf.classify import ModelFacts, Outcome, ScoredTable
 from attnlab.lm.progress import Show
-from attnlab.store.folders import read_bytes, read_json, reporting_damage, write_bytes, write_json
+from attnlab.store.folders import read_bytes, read_json, reporting_damage, to_json, write_bytes
 
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
 _FOLDS = 5
@@ -47,7 +47,7 @@ class Bag:
 
     def save(self, folder: Path) -> None:
         """Write it as JSON and numbers."""
-        write_json(folder / "bag.json", {"labels": self.labels, "words": self.words})
+        write_bytes(folder / "bag.json", to_json({"labels": self.labels, "words": self.words}))
         numbers = {"rarity": self.rarity, "weights": self.weights, "offsets": self.offsets}
         write_bytes(folder / "bag.safetensors", save(numbers))
 

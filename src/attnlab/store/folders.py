@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 try:
     import fcntl
 except ImportError:  # locks need Unix
@@ -96,22 +98,6 @@ class Manifest:
         stored = {"kind": self.kind, "about": self.about, "version": _VERSION, "files": files, "sha256": self.sha256}
         return (json.dumps(stored, indent=1) + "\n").encode()
 
-    def with_files(self, contents: Mapping[str, bytes]) -> Manifest:
-        """Return a copy with files added or replaced."""
-        return replace(self, files={**self.files, **Manifest.of(self.kind, contents).files})
-
-    def without(self, *names: str) -> Manifest:
-        """Return a copy without some files."""
-        return replace(self, files={name: sha256 for name, sha256 in self.files.items() if name not in names})
-
-    def check(self, path: Path, name: str, content: bytes) -> None:
-        """Raise CheckpointError if a file is not what was written."""
-        if digest(content) != self.files[name]:
-            raise CheckpointError(
-                f"{path} is damaged or was edited (its checksum differs from {MANIFEST}): restore it from a copy, or"
-                " make the folder again"
-            )
-
 
 # Writing
 
@@ -161,11 +147,6 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically."""
-    write_bytes(path, to_json(value))
-
-
 def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: bool = False, *, about: str = "") -> None:
     """Write a folder with its manifest atomically; an existing one is an error unless `replace`.
 
@@ -212,14 +193,17 @@ def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] 
     for name, content in files.items():
         write_bytes(folder / name, content)
     listed = {**files, **{name: (folder / name).read_bytes() for name in existing}}
-    write_bytes(folder / MANIFEST, Manifest.read(folder).with_files(listed).to_bytes())
+    manifest = Manifest.read(folder)
+    added = Manifest.of(manifest.kind, listed).files
+    write_bytes(folder / MANIFEST, replace(manifest, files={**manifest.files, **added}).to_bytes())
 
 
 def unlist(folder: Path, *names: str) -> None:
     """Remove files from the manifest before they change."""
     manifest = Manifest.read(folder)
-    if not manifest.files.keys().isdisjoint(names):
-        write_bytes(folder / MANIFEST, manifest.without(*names).to_bytes())
+    kept = {name: sha256 for name, sha256 in manifest.files.items() if name not in names}
+    if len(kept) < len(manifest.files):
+        write_bytes(folder / MANIFEST, replace(manifest, files=kept).to_bytes())
 
 
 def write_manifest(folder: Path, kind: str, about: str = "") -> None:
@@ -268,7 +252,11 @@ def read_bytes(path: Path, folder: Path | None = None) -> bytes:
         raise CheckpointError(
             f"{path} cannot be read ({error.strerror}): check what it is, and its permissions"
         ) from None
-    manifest.check(path, name, content)
+    if digest(content) != manifest.files[name]:
+        raise CheckpointError(
+            f"{path} is damaged or was edited (its checksum differs from {MANIFEST}): restore it from a copy, or"
+            " make the folder again"
+        )
     return content
 
 
@@ -295,12 +283,9 @@ def verify(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object written by attnlab, or raise an error that says what is wrong with it."""
     try:
-        value = parse_json(read_bytes(path).decode("utf-8"))
-    except ValueError as error:
+        return msgspec.json.decode(read_bytes(path), type=dict[str, Any])
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged ({error}): use an older checkpoint or train again") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} is damaged (not a JSON object): use an older checkpoint or train again")
-    return value
 
 
 def peek(path: Path) -> dict[str, Any]:
@@ -324,20 +309,6 @@ def reporting_damage(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"{path} is damaged, or of another version ({message:.200}): restore it from a copy, or make it again"
         ) from error
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON with integers of at most 64 bits; every defect raises ValueError."""
-
-    def whole(digits: str) -> int:
-        if len(digits) > 20 or abs(int(digits)) >= 2**63:
-            raise ValueError(f"an integer of {len(digits)} digits")
-        return int(digits)
-
-    try:
-        return json.loads(text, parse_int=whole)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 # Locks

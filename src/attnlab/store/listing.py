@@ -6,6 +6,7 @@ stands in its manifest, and its figures in its result.json. Knows neither comman
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import shutil
@@ -14,14 +15,14 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from attnlab.config import RunConfig, Settings, flatten, resolve
 from attnlab.errors import AttnlabError, ConfigError, StorageError, UserError, unknown
 from attnlab.store import records
-from attnlab.store.folders import MANIFEST, Manifest, is_locked, is_written, kind_of, read_json, reporting_damage
+from attnlab.store.folders import MANIFEST, Manifest, hide, is_locked, is_written, kind_of, read_json
 from attnlab.store.runs import Run, RunRecord, Step
 from attnlab.store.usercode import split_names
 
@@ -33,6 +34,7 @@ _COLUMNS = (
 _OF_RUNS = ("preset", "mechanism", "task", "seed")  # columns that a study takes from its runs
 _DEPTH = 3  # folders between a study and its runs
 _TAIL = 2**15  # bytes at the end of metrics.jsonl that hold the recent steps
+_T = TypeVar("_T")
 SMOOTHING = 0.95  # of the loss while a run trains: the weight of a step relative to the next
 
 
@@ -80,26 +82,6 @@ class Entry:
 
 
 # Reading folders
-
-
-@dataclass(frozen=True)
-class _Model:
-    mechanism: str | None = None
-
-
-@dataclass(frozen=True)
-class _Task:
-    name: str | None = None
-
-
-@dataclass(frozen=True)
-class _Listed:
-    """What lists show of the settings of a run."""
-
-    preset: str | None = None
-    seed: int | None = None
-    model: _Model = _Model()
-    task: _Task = _Task()
 
 
 @dataclass(frozen=True)
@@ -190,19 +172,18 @@ def _foreign(path: Path, note: str) -> Entry:
 def _read_run(path: Path) -> Entry:
     run = Run(path)
     record, complete = run.record, run.complete
-    with reporting_damage(path / "config.json"):
-        listed = records.convert(_Listed, record.settings)
+    settings = dict(flatten(record.settings))
     entry = Entry(
         path,
         "run",
         record.stage,
         "complete" if complete else "active" if is_locked(path) else "stopped",
         _changed(path / "result.json", path / "metrics.jsonl", path / "config.json"),
-        preset=listed.preset,
-        mechanism=listed.model.mechanism,
-        task=listed.task.name,
-        seed=listed.seed,
-        settings=dict(flatten(record.settings)),
+        preset=_typed(str, settings.get("preset")),
+        mechanism=_typed(str, settings.get("model.mechanism")),
+        task=_typed(str, settings.get("task.name")),
+        seed=_typed(int, settings.get("seed")),
+        settings=settings,
     )
     if complete:
         result = run.result
@@ -255,21 +236,20 @@ def _read_output(path: Path, manifest: Manifest) -> Entry:
     if is_output and others:
         return _foreign(path, f"it also holds {others[0]}")
     result = _Figures.read(path) or _Figures()
-    settings, seed = dict(flatten(result.settings)), result.settings.get("seed")
     return Entry(
         path,
         "output" if is_output else manifest.kind,
         manifest.kind,
         "complete",
         _changed(path / "result.json") or _changed(*path.iterdir()),
-        seed=seed if isinstance(seed, int) else None,
+        seed=_typed(int, result.settings.get("seed")),
         progress=None if is_output else 1.0,
         tokens=result.tokens,
         seconds=result.seconds,
         loss=result.dev.loss if result.dev else result.loss,
         accuracy=result.main_accuracy,
         note=f"of {result.run}" if result.run else manifest.about or result.title,
-        settings=settings,
+        settings=dict(flatten(result.settings)),
     )
 
 
@@ -301,11 +281,18 @@ def _changed(*paths: Path) -> float:
     return max((path.lstat().st_mtime for path in paths if os.path.lexists(path)), default=0.0)
 
 
+def _typed(kind: type[_T], value: object) -> _T | None:
+    """A setting as lists show it; None if it is missing, or of another type."""
+    return value if isinstance(value, kind) else None
+
+
 def _joined(values: Iterable[str | None]) -> str | None:
     return ", ".join(dict.fromkeys(value for value in values if value)) or None
 
 
 # Finding entries
+
+_SIGNS = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 @dataclass(frozen=True)
@@ -337,20 +324,16 @@ class Filter:
 
     def holds(self, value: Any) -> bool:
         """Whether a value meets the condition; a missing value meets only !=."""
-        wanted, is_number = self.number, isinstance(value, int | float) and not isinstance(value, bool)
-        if self.sign in ("=", "!="):
-            if is_number and wanted is not None:
-                equal = value == wanted
-            elif isinstance(value, bool):
-                equal = str(value).lower() == self.value.lower()
-            else:
-                choices = [str(value), *str(value).replace(" ", "").split(",")] if value is not None else []
-                equal = any(fnmatchcase(choice, self.value) for choice in choices)
-            return equal == (self.sign == "=")
-        if not is_number or wanted is None:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and self.number is not None:
+            return bool(_SIGNS[self.sign](value, self.number))
+        if self.sign not in ("=", "!="):
             return False
-        compared = {"<": value < wanted, "<=": value <= wanted, ">": value > wanted, ">=": value >= wanted}
-        return compared[self.sign]
+        text, pattern = str(value), self.value
+        if isinstance(value, bool):
+            text, pattern = text.lower(), pattern.lower()
+        choices = [] if value is None else [text, *text.replace(" ", "").split(",")]
+        return any(fnmatchcase(choice, pattern) for choice in choices) == (self.sign == "=")
 
 
 def _values(entry: Entry) -> dict[str, object]:
@@ -398,9 +381,9 @@ def arrange(entries: Sequence[Entry], key: str = "when", reverse: bool = False) 
     """The entries sorted by a column or setting, smallest first; those without it always come last."""
     _check_key(key, entries)
 
-    def order(pair: tuple[Any, Entry]) -> tuple[int, float, str]:  # numbers before texts
-        value = pair[0]
-        return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
+    def order(pair: tuple[Any, Entry]) -> tuple[bool, Any]:  # numbers before texts
+        number = isinstance(pair[0], int | float)
+        return not number, pair[0] if number else str(pair[0])
 
     pairs = [(_look_up(key, _values(entry)), entry) for entry in entries]
     present = sorted((pair for pair in pairs if pair[0] is not None), key=order, reverse=reverse)
@@ -527,12 +510,9 @@ def reasons_to_keep(entry: Entry, others: Iterable[Entry]) -> list[str]:
 
 
 def delete(path: Path) -> None:
-    """Delete a folder, renaming it to a hidden name first, so that a half-deleted run is never taken for a whole one."""
-    number = 1
-    while os.path.lexists(hidden := path.with_name(f".{path.name}.deleted-{number}")):
-        number += 1
+    """Delete a folder, hiding it first, so that a half-deleted run is never taken for a whole one."""
     try:
-        path.rename(hidden)
+        hidden = hide(path)
     except OSError as error:
         raise StorageError(f"cannot delete {path} ({error.strerror}): check whose folder it is") from None
     try:

@@ -103,33 +103,31 @@ def remember(source: Source, name: str) -> str:
 
 def named_by_user(names: str) -> str:
     """Return stored names for names given by the user in this process; the named files may run."""
-    return ",".join(_named_by_user(name) for name in split_names(names))
-
-
-def _named_by_user(name: str) -> str:
-    if _is_stored(name) or ".py:" not in name:
-        return name
-    path, _, class_name = name.rpartition(":")
-    source = read(path)
-    _named.add(source.sha256)
-    return remember(source, class_name)
+    stored = []
+    for name in split_names(names):
+        if not _is_stored(name) and ".py:" in name:
+            path, _, class_name = name.rpartition(":")
+            source = read(path)
+            _named.add(source.sha256)
+            stored.append(remember(source, class_name))
+        else:
+            stored.append(name)
+    return ",".join(stored)
 
 
 def stored_in(folder: Path | None, names: str) -> str:
-    """Return stored names for the names in the settings of a folder; the files are read, but may not run yet."""
-    return ",".join(_stored_in(folder, name) for name in split_names(names))
-
-
-def _stored_in(folder: Path | None, name: str) -> str:
-    if match := _STORED.fullmatch(name):
-        if folder is not None and is_file(path := folder / _carried_as(match)):
+    """Check the names in the settings of a folder, and read the files that they stand for, which may not run yet."""
+    for name in split_names(names):
+        match = _STORED.fullmatch(name)
+        if match is None and ".py:" in name:
+            where = folder or "the model"
+            raise CheckpointError(f"{where} names code by its path ({name}): it is damaged, train it again")
+        if match and folder is not None and is_file(path := folder / _carried_as(match)):
             source = read(path)
             if not source.sha256.startswith(match["digits"]):
                 raise CheckpointError(f"{path} was changed since the model was made: restore the file")
             _sources[name.rpartition(":")[0]] = source
-    elif ".py:" in name:
-        raise CheckpointError(f"{folder or 'the model'} names code by its path ({name}): it is damaged, train it again")
-    return name
+    return ",".join(split_names(names))
 
 
 def _carried_as(match: re.Match[str]) -> str:
@@ -160,7 +158,8 @@ def require(name: str) -> Source:
             raise UntrustedCode(
                 f"{source.path} would be run ({what}), and you have not trusted it: read it, then {ADVICE}"
             )
-        _say(f"trusted from now on: {source.path} ({what})")
+        if os.environ.get("RANK", "0") == "0":  # of several processes, the first
+            sys.stderr.write(f"attnlab: {printable(f'trusted from now on: {source.path} ({what})')}\n")
     _record(source)
     return source
 
@@ -244,12 +243,5 @@ def _no_links(path: Path, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
-def _say(line: str) -> None:
-    """Print one line for the user, from the main process only."""
-    if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"attnlab: {printable(line)}\n")
-
-
 def _warn(line: str) -> None:
-
     warnings.warn(line, AttnlabWarning, stacklevel=3)
