@@ -178,11 +178,12 @@ def measure(folder: Path) -> None:
     data, (model, tokenizer) = TrainingData(run), load_model(run.model)
     forms = Forms(data.facts)
     trie = AnswerTrie(tokenizer, candidates(tokenizer, data.facts, data.lines))
+    places = {answer: place for place, answer in enumerate(trie.answers)}
 
     def ask(questions: tuple[Question, ...]) -> Asked:
         texts = [item.question for item in questions]
         known = familiarity(model, tokenizer, [forms.name(one) for one in texts])
-        columns = np.array(trie.columns([item.answer for item in questions]))
+        columns = np.array([places.get((item.answer or "").strip(), len(trie)) for item in questions])
         return Asked(answer_distribution(model, tokenizer, texts, trie, floor=FLOOR), known, columns)
 
     withheld = (folder / "known.tsv").exists()  # a study of trust has its questions in its folder

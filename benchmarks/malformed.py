@@ -44,7 +44,7 @@ VALID: dict[tuple[str, ...], str] = {
     ("corpus", "find"): "'Ann Lee' --corpus lines.txt",
     ("corpus", "export"): "exported --corpus people:20",
     ("evaluate",): "runs/tuned --exam questions.tsv --out new",
-    ("generate",): "runs/tuned Where --n 1 --longest 3",
+    ("generate",): "runs/tuned Where --n 1 --max-new-tokens 3",
     ("audit",): "dot --n_embd 8 --n_head 2 --length 8",
     ("bench",): "dot --lengths 16 --batch 1 --n_head 2 --n_embd 8 --rounds 1 --seconds 0.01 --no-references",
     ("params",): "quick",
@@ -79,7 +79,7 @@ READERS = (
     """
 runs | runs --all --json | runs show @ | runs show @ --json | runs delete @ --yes | runs export @ --tensorboard new
 report @ --out new | report @ runs/plain --out new | compare @ runs/plain --exam questions.tsv --plan | export @ new
-evaluate @ --exam questions.tsv --out new | evaluate @ --corpus lines.txt --out new | generate @ Where --n 1 --longest 3
+evaluate @ --exam questions.tsv --out new | evaluate @ --corpus lines.txt --out new | generate @ Where --n 1 --max-new-tokens 3
 ask @ 'Where was Ann Lee born?' | calibrate @ --questions questions.tsv | look @ 'Ann Lee' --out new | resume @
 finetune @ --facts questions.tsv --out new | audit @ --length 8 | mechanisms show dot --error --draws 1 --run @
 import abroad new

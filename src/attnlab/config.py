@@ -7,12 +7,13 @@ nothing about torch, files other than TOML presets, or what a mechanism does.
 
 from __future__ import annotations
 
+import operator
 import sys
 import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -29,9 +30,9 @@ LOGGERS = ("tensorboard", "wandb", "trackio")
 Stage = Literal["pretrain", "finetune", "scratch"]  # scratch: the baseline without pretraining
 
 
-def setting(default: Any, meaning: str, short: str = "") -> Any:
-    """Declare a dataclass field with its help text, and its short name on the command line if it has one."""
-    metadata = {"help": meaning, "short": short}
+def setting(default: Any, meaning: str, short: str = "", **bounds: float) -> Any:
+    """Declare a dataclass field with its help text, its short name on the command line, and bounds as in `check_bounds`."""
+    metadata = {"help": meaning, "short": short, **bounds}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -43,37 +44,55 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-MOST = {"n_layer": 1000, "n_head": 65_536, "n_embd": 65_536, "block_size": 2**20, "vocab_size": 2**24, "mlp_ratio": 64}
+_BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "least": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}
+
+
+def check_bounds(values: Any, prefix: str) -> None:
+    """Raise ConfigError for a number outside of the bounds that its setting declares."""
+    for item in fields(values):
+        value = getattr(values, item.name)
+        for name, (words, holds) in _BOUNDS.items():
+            bound = item.metadata.get(name)
+            if bound is not None and not holds(value, bound):
+                raise ConfigError(f"{prefix}{item.name} must be {words} {bound:,}, not {shortened(value)}")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """The model without its tokenizer."""
 
-    n_layer: int = setting(2, "blocks")
-    n_head: int = setting(8, "attention heads per block")
-    n_embd: int = setting(256, "width of the residual stream")
-    block_size: int = setting(128, "longest sequence in tokens")
+    n_layer: int = setting(2, "blocks", least=1, most=1000)
+    n_head: int = setting(8, "attention heads per block", least=1, most=65_536)
+    n_embd: int = setting(256, "width of the residual stream", least=1, most=65_536)
+    block_size: int = setting(128, "longest sequence in tokens", least=8, most=2**20)
     vocab_size: int = setting(
-        2000, "rows of the token embedding, for words and running text a maximum; 0: one per symbol"
+        2000,
+        "rows of the token embedding, for words and running text a maximum; 0: one per symbol",
+        least=0,
+        most=2**24,
     )
     mechanism: str = setting("dot", "attention mechanism, or several joined by commas, tiled over the layers")
     options: dict[str, dict[str, Any]] = setting({}, "options of the mechanisms, as options.NAME.OPTION")
-    bottleneck: int = setting(0, "latents that the middle layers work on, as in a Perceiver; 0: none")
+    bottleneck: int = setting(0, "latents that the middle layers work on, as in a Perceiver; 0: none", least=0)
     positions: Literal["learned", "rotary"] = setting("rotary", "position encoding")
     norm: Literal["layer", "rms"] = setting("rms", "normalisation: LayerNorm, or RMS without parameters")
     qk_norm: bool = setting(True, "normalise queries and keys")
     activation: Literal["gelu", "gelu_tanh", "relu2"] = setting("relu2", "activation of the MLP; gelu_tanh is GPT-2's")
-    mlp_ratio: int = setting(4, "width of the MLP as a multiple of n_embd")
+    mlp_ratio: int = setting(4, "width of the MLP as a multiple of n_embd", least=1, most=64)
     bias: bool = setting(False, "biases in the linear layers of the blocks")
     zero_init: bool = setting(True, "initialize the output projections of the blocks to zero")
-    dropout: float = setting(0.0, "dropout on embedding, attention weights and residuals")
-    attention_dropout: float = setting(-1.0, "dropout on attention weights alone; -1: the same as dropout")
+    dropout: float = setting(0.0, "dropout on embedding, attention weights and residuals", least=0, below=1)
+    attention_dropout: float = setting(
+        -1.0, "dropout on attention weights alone; -1: the same as dropout", least=-1, below=1
+    )
 
     def __post_init__(self) -> None:
-        for name, most in MOST.items():
-            value, least = getattr(self, name), 0 if name == "vocab_size" else 1
-            require(least <= value <= most, f"model.{name} must lie between {least} and {most:,}, not {value}")
+        check_bounds(self, "model.")
         require(
             self.n_embd % self.n_head == 0,
             f"model.n_embd ({self.n_embd}) must be a multiple of model.n_head ({self.n_head})",
@@ -83,17 +102,15 @@ class ModelConfig:
             "rotary positions need an even head width: change model.n_head, or set model.positions to learned",
         )
         require(
-            self.bottleneck == 0 or (self.bottleneck > 0 and self.block_size % self.bottleneck == 0),
+            self.bottleneck == 0 or self.block_size % self.bottleneck == 0,
             f"model.bottleneck ({self.bottleneck}) must divide model.block_size ({self.block_size}), or be 0 for none",
         )
         require(
             self.bottleneck == 0 or (self.n_layer >= 2 and self.positions == "learned"),
             "model.bottleneck needs at least two layers and --model.positions learned: latents have no position",
         )
-        require(self.block_size >= 8, f"model.block_size must be at least 8, not {self.block_size}")
-        require(0 <= self.dropout < 1, f"model.dropout must lie in [0, 1), not {self.dropout}")
         require(
-            self.attention_dropout == -1 or 0 <= self.attention_dropout < 1,
+            self.attention_dropout == -1 or self.attention_dropout >= 0,
             f"model.attention_dropout must lie in [0, 1), or be -1 for that of dropout, not {self.attention_dropout}",
         )
 
@@ -120,10 +137,10 @@ class TokenizerConfig:
     kind: Literal["char", "byte", "bpe", "word"] = setting(
         "bpe", "characters, bytes, byte-pair pieces learned from the corpus, or words"
     )
-    min_count: int = setting(3, "words that occur less often in the corpus are unknown")
+    min_count: int = setting(3, "words that occur less often in the corpus are unknown", least=1)
 
     def __post_init__(self) -> None:
-        require(self.min_count >= 1, f"tokenizer.min_count must be at least 1, not {self.min_count}")
+        check_bounds(self, "tokenizer.")
 
 
 @dataclass(frozen=True)
@@ -148,73 +165,56 @@ class TaskTraits:
     padded: bool = False  # whether sentences are padded to `longest`
 
 
-_COUNTS = ("validate_every", "validate_tokens", "patience", "sample_every")
-
-
 @dataclass(frozen=True)
 class TrainConfig:
     """How the weights are trained."""
 
-    epochs: float = setting(40.0, "passes over the task's examples")
-    steps: int = setting(0, "steps of the run, in place of epochs; 0: as many as the epochs take")
-    tokens_per_batch: int = setting(4096, "tokens per batch, padding included, over all processes")
+    epochs: float = setting(40.0, "passes over the task's examples", above=0)
+    steps: int = setting(0, "steps of the run, in place of epochs; 0: as many as the epochs take", least=0)
+    tokens_per_batch: int = setting(4096, "tokens per batch, padding included, over all processes", above=0)
     rows_per_batch: int = setting(
-        0, "examples per batch, regardless of length; 0: batches by tokens, of similar length"
+        0, "examples per batch, regardless of length; 0: batches by tokens, of similar length", least=0
     )
     optimizer: Literal["muon", "adamw"] = setting("muon", "Muon for matrices with AdamW for the rest, or AdamW alone")
-    lr: float = setting(3e-3, "learning rate of AdamW")
-    muon_lr: float = setting(0.02, "learning rate of Muon")
-    beta1: float = setting(0.9, "AdamW's decay of the mean gradient")
-    beta2: float = setting(0.95, "AdamW's decay of the squared gradient")
-    weight_decay: float = setting(0.0, "weight decay of matrices")
-    clip: float = setting(1.0, "maximum gradient norm; 0: no clipping")
+    lr: float = setting(3e-3, "learning rate of AdamW", above=0)
+    muon_lr: float = setting(0.02, "learning rate of Muon", above=0)
+    beta1: float = setting(0.9, "AdamW's decay of the mean gradient", least=0, below=1)
+    beta2: float = setting(0.95, "AdamW's decay of the squared gradient", least=0, below=1)
+    weight_decay: float = setting(0.0, "weight decay of matrices", least=0)
+    clip: float = setting(1.0, "maximum gradient norm; 0: no clipping", least=0)
     schedule: Literal["linear", "cosine", "sqrt", "inverse_sqrt", "constant"] = setting(
         "linear", "decay: linear or 1-sqrt to zero, cosine to a tenth, 1/sqrt after the warm-up, or none"
     )
     horizon: float = setting(
-        0.0, "epochs from the cosine's maximum to its minimum, after which it rises again; 0: the decay"
+        0.0, "epochs from the cosine's maximum to its minimum, after which it rises again; 0: the decay", least=0
     )
-    warmup: float = setting(0.01, "share of the run in which the rate rises from zero")
-    decay: float = setting(0.6, "share of the run, at its end, in which the rate falls")
-    checkpoint_every: int = setting(200, "steps between checkpoints")
-    checkpoint_minutes: float = setting(2.0, "maximum minutes between checkpoints")
-    threads: int = setting(0, "CPU threads per process; 0: chosen by model size")
-    order_seed: int = setting(-1, "seed of the order and choice of examples; -1: the seed of the run")
+    warmup: float = setting(0.01, "share of the run in which the rate rises from zero", least=0, most=1)
+    decay: float = setting(0.6, "share of the run, at its end, in which the rate falls", least=0, most=1)
+    checkpoint_every: int = setting(200, "steps between checkpoints", above=0)
+    checkpoint_minutes: float = setting(2.0, "maximum minutes between checkpoints", above=0)
+    threads: int = setting(0, "CPU threads per process; 0: chosen by model size", least=0, most=1024)
+    order_seed: int = setting(
+        -1, "seed of the order and choice of examples; -1: the seed of the run", least=-1, most=LARGEST
+    )
     device: str = setting("auto", "device: cpu, cuda, cuda:1, mps, xpu, or auto", "--device")
     precision: Literal["float64", "float32", "bf16", "fp16"] = setting(
         "float32", "float64, float32, or mixed with float32: bf16, fp16", "--precision"
     )
     compile: bool = setting(False, "compile the model with torch.compile", "--compile")
-    accumulate: int = setting(1, "parts of a batch that are computed one after the other, to save memory")
-    ema: float = setting(0.0, "decay of the average of the weights, such as 0.999, which becomes the model; 0: none")
-    validate_every: int = setting(0, "steps between validations; 0: after epochs, as often as costs less than 2 %")
-    validate_tokens: int = setting(100_000, "held-out tokens per validation, evenly spread; 0: all")
-    patience: int = setting(0, "validations without improvement before training stops; 0: train to the end")
-    sample_every: int = setting(0, "validations between samples, which are shown and logged; 0: none")
+    accumulate: int = setting(1, "parts of a batch that are computed one after the other, to save memory", above=0)
+    ema: float = setting(
+        0.0, "decay of the average of the weights, such as 0.999, which becomes the model; 0: none", least=0, below=1
+    )
+    validate_every: int = setting(
+        0, "steps between validations; 0: after epochs, as often as costs less than 2 %", least=0
+    )
+    validate_tokens: int = setting(100_000, "held-out tokens per validation, evenly spread; 0: all", least=0)
+    patience: int = setting(0, "validations without improvement before training stops; 0: train to the end", least=0)
+    sample_every: int = setting(0, "validations between samples, which are shown and logged; 0: none", least=0)
     log: str = setting("", "log to tensorboard, wandb, trackio, joined by commas", "--log")
 
     def __post_init__(self) -> None:
-        require(
-            -1 <= self.order_seed <= LARGEST,
-            f"train.order_seed must lie between -1 and {LARGEST}, not {shortened(self.order_seed)}",
-        )
-        for name in (
-            "epochs",
-            "tokens_per_batch",
-            "lr",
-            "muon_lr",
-            "checkpoint_every",
-            "checkpoint_minutes",
-            "accumulate",
-        ):
-            require(getattr(self, name) > 0, f"train.{name} must be above 0, not {getattr(self, name)}")
-        require(self.threads <= 1024, f"train.threads must be at most 1024, not {self.threads}")
-        for name in ("weight_decay", "clip", "threads", "horizon", "rows_per_batch", "steps", *_COUNTS):
-            require(getattr(self, name) >= 0, f"train.{name} must not be negative, but is {getattr(self, name)}")
-        for name in ("beta1", "beta2", "ema"):
-            require(0 <= getattr(self, name) < 1, f"train.{name} must lie in [0, 1), not {getattr(self, name)}")
-        for name in ("warmup", "decay"):
-            require(0 <= getattr(self, name) <= 1, f"train.{name} must lie in [0, 1], not {getattr(self, name)}")
+        check_bounds(self, "train.")
         require(
             self.schedule != "inverse_sqrt" or self.warmup > 0,
             "train.schedule inverse_sqrt needs a train.warmup above 0: the rate falls from its end on",

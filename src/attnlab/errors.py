@@ -124,6 +124,8 @@ def unknown(kind: str, name: str, choices: Iterable[str], otherwise: str = "") -
     options = sorted(choices)
     alike = {option: difflib.SequenceMatcher(None, name, option).ratio() for option in options}
     best = max(alike.values(), default=0.0)
-    near = [option for option in sorted(options, key=lambda one: -alike[one]) if alike[option] >= max(0.5, best - 0.1)]
+    near = [
+        option for option in sorted(options, key=lambda option: -alike[option]) if alike[option] >= max(0.5, best - 0.1)
+    ]
     hint = f"did you mean {' or '.join(near[:3])}?" if near else otherwise or f"choose from {', '.join(options)}"
     return f"unknown {kind} '{name}': {hint}"

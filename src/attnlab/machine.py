@@ -37,8 +37,17 @@ def cpu_name() -> str:
 
 def memory_held(field: str) -> int | None:
     """Return this process's memory in bytes: VmRSS now, VmHWM at the peak, VmSize virtual; None if the system does not say."""
+    return _bytes_of(field, STATUS)
+
+
+def memory_free() -> int | None:
+    """Return the bytes of memory that processes can still take; None if the system does not say."""
+    return _bytes_of("MemAvailable", MEMORY)
+
+
+def _bytes_of(field: str, path: Path) -> int | None:
     try:
-        match = re.search(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(), flags=re.MULTILINE)
+        match = re.search(rf"^{field}:\s+(\d+) kB$", path.read_text(), flags=re.MULTILINE)
     except OSError:
         return None
     return 1024 * int(match[1]) if match else None
@@ -59,15 +68,6 @@ def release_freed_memory() -> None:
     """Give the memory that glibc retains back to the system; without this, long runs hold more and more of it."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def memory_free() -> int | None:
-    """Return the bytes of memory that processes can still take; None if the system does not say."""
-    try:
-        match = re.search(r"^MemAvailable:\s+(\d+) kB$", MEMORY.read_text(), flags=re.MULTILINE)
-    except OSError:
-        return None
-    return 1024 * int(match[1]) if match else None
 
 
 def require_single_process(what: str) -> None:

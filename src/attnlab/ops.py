@@ -30,13 +30,13 @@ def in_float32(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(function)
     def computed(*given: _P.args, **named: _P.kwargs) -> _R:
-        tensors = [one for one in given if isinstance(one, Tensor) and one.is_floating_point()]
+        tensors = [value for value in given if isinstance(value, Tensor) and value.is_floating_point()]
         kind = tensors[0].device.type
-        coarse = [one.dtype for one in tensors if one.itemsize == 2]
+        coarse = [tensor.dtype for tensor in tensors if tensor.itemsize == 2]
         if not coarse and not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
             return function(*given, **named)
         with torch.autocast(kind, enabled=False):
-            out = function(*(single(one) if isinstance(one, Tensor) else one for one in given), **named)  # type: ignore[arg-type]
+            out = function(*(single(value) if isinstance(value, Tensor) else value for value in given), **named)  # type: ignore[arg-type]
         if not coarse:
             return out
         return out.to(coarse[0]) if isinstance(out, Tensor) else (out[0].to(coarse[0]), out[1].to(coarse[0]))
@@ -170,7 +170,7 @@ def fused_attention(
     mask = None if padding is None else visible(q.shape[2], k.shape[2], padding, causal, q.device)
     width = max(q.shape[-1], v.shape[-1])
     width = width if q.shape[-1] == v.shape[-1] else -(-width // 8) * 8
-    wide_q, wide_k, wide_v = (fill(one, width - one.shape[-1]) for one in (q, k, v))
+    wide_q, wide_k, wide_v = (fill(x, width - x.shape[-1]) for x in (q, k, v))
     z = F.scaled_dot_product_attention(
         wide_q,
         wide_k,

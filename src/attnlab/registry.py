@@ -67,18 +67,12 @@ class Card:
     def read(cls, text: str) -> Card:
         """Parse a docstring: summary, `Costs:`, `Cannot:`, and the descriptions under `Parameters`."""
         head, _, parameters = text.partition("\nParameters\n----------\n")
-        parts = {"": "", "Costs:": "", "Cannot:": ""}
-        heading = ""
-        for line in head.split("\n"):
-            begins = next((title for title in parts if title and line.startswith(title)), None)
-            heading = heading if begins is None else begins
-            parts[heading] += line.removeprefix(begins or "") + "\n"
-        summary, _, body = parts[""].partition("\n\n")
+        first, *sections = re.split(r"^(Costs|Cannot):", head, flags=re.MULTILINE)
+        summary, _, body = first.partition("\n\n")
+        titled = {title: _unwrapped(section) for title, section in zip(sections[::2], sections[1::2], strict=True)}
         options = re.findall(r"^(\w+)(?: :.*)?\n((?:[ \t]+.*\n?)+)", parameters, flags=re.MULTILINE)
         meanings = {name: _unwrapped(meaning) for name, meaning in options}
-        return cls(
-            _unwrapped(summary), _unwrapped(body), _unwrapped(parts["Costs:"]), _unwrapped(parts["Cannot:"]), meanings
-        )
+        return cls(_unwrapped(summary), _unwrapped(body), titled.get("Costs", ""), titled.get("Cannot", ""), meanings)
 
 
 def _unwrapped(text: str) -> str:
@@ -170,11 +164,10 @@ class Entry:
         if not options:
             return {}  # a class whose annotations cannot be read can still be built
         known, hints = self.options, self.hints()
-        for name in options:
-            if name not in known:
-                if not known:
-                    raise ConfigError(f"{self.kind} '{self.name}' has no options: leave '{name}' out")
-                raise ConfigError(unknown(f"option of {self.kind} {self.name}", name, known))
+        for name in options.keys() - known.keys():
+            if not known:
+                raise ConfigError(f"{self.kind} '{self.name}' has no options: leave '{name}' out")
+            raise ConfigError(unknown(f"option of {self.kind} {self.name}", name, known))
         return {
             name: convert(from_text(value, hints[name]), hints[name], name, f"{self.kind} {self.name}")
             for name, value in options.items()

@@ -26,12 +26,12 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 
 def printable(text: str) -> str:
     """Return a text with its control characters escaped, except tabs and newlines."""
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def printable_json(text: str) -> str:
     """Return equivalent JSON in which all control characters are escaped, even those that JSON allows."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class Terminal(Console):
@@ -49,21 +49,21 @@ def unexpected(error: BaseException) -> tuple[str, int]:
 
     For an error in a user's mechanism or task, the line names the place in the user's code.
     """
-    said = cut(" ".join(f"{type(error).__name__}: {error}".split()), 300)
+    message = cut(" ".join(f"{type(error).__name__}: {error}".split()), 300)
     place = _save_traceback("".join(traceback.format_exception(error))) or "no file, since none could be written"
-    if theirs := line_of_user(error):
-        return f"{theirs}: {said}; the whole traceback is in {place}", 1
-    return f"unexpected error ({said}): please report it with its traceback, saved in {place}", UNEXPECTED
+    if line := line_of_user(error):
+        return f"{line}: {message}; the whole traceback is in {place}", 1
+    return f"unexpected error ({message}): please report it with its traceback, saved in {place}", UNEXPECTED
 
 
 def line_of_user(error: BaseException) -> str:
     """Return the last line of a user's own file in the traceback of an error, or ""."""
-    theirs = [
+    lines = [
         f"{frame.f_code.co_filename}, line {line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
         if str(frame.f_globals.get("__name__")).startswith(USER_MODULE)
     ]
-    return theirs[-1] if theirs else ""
+    return lines[-1] if lines else ""
 
 
 def _save_traceback(text: str) -> Path | None:

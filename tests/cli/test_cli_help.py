@@ -79,7 +79,7 @@ def test_run_without_a_name_is_recall() -> None:
     [
         "run recall --corpus c --facts f --exam e --out o --track assisted --held-out 3 --seed 4",
         "run trust --max-risk 0.2 --quick",
-        "run why --forms 1,4 --exposures 8 --seeds 3 --jobs 2",
+        "run why --forms 1,4 --exposures 8 --seeds 3 --workers 2",
         "run additive-vs-dot --corpus c --dev d --quick",
         "run shared-projections --seeds 3,4",
         "run masking --quick",
@@ -102,7 +102,7 @@ def test_promised_commands_parse(command: str) -> None:
     [
         ("run --held_out 3", "run --held-out 3"),
         ("run trust --max_risk=0.2", "run trust --max-risk=0.2"),
-        ("generate r --longest 5 --top_k 3", "generate r --max-new-tokens 5 --top-k 3"),
+        ("generate r --max_new_tokens 5 --top_k 3", "generate r --max-new-tokens 5 --top-k 3"),
         ("pretrain --model.n-head 4", "pretrain --model.n_head 4"),
         ("classify --batch_size 3", "classify --batch-size 3"),
         ("resume r --trust_code", "resume r --trust-code"),

@@ -100,9 +100,9 @@ def test_mistakes(
         ("must not be negative", "generate", trained, "--temperature", "-1"),
         ("--n must be at least 1, not 0", "generate", trained, "--n", "0"),
         ("needs a corpus to learn the vocabulary", "params", "nano-words", "--model.vocab_size", "0"),
-        ("must lie in [0, 1), or be -1", "params", "nano-words", "--model.attention_dropout", "-2"),
+        ("must lie in [0, 1), or be -1", "params", "nano-words", "--model.attention_dropout=-0.5"),
         ("min_count must be at least 1", "params", "nano-words", "--tokenizer.min_count", "0"),
-        ("rows_per_batch must not be negative", "params", "nano-words", "--train.rows_per_batch", "-1"),
+        ("rows_per_batch must be at least 0", "params", "nano-words", "--train.rows_per_batch", "-1"),
     ):
         assert call(*arguments) == 2
         error = capsys.readouterr().err.strip()

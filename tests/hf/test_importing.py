@@ -219,7 +219,7 @@ def test_the_verbs_work_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     exam = tmp_path / "exam.tsv"
     exam.write_text("Who?\tHank\nWhere?\tMobile\n")
     assert call("evaluate", run, "--exam", exam, "--out", tmp_path / "examined") == 0
-    assert call("generate", run, "Hank", "--n", "1", "--longest", "5") == 0
+    assert call("generate", run, "Hank", "--n", "1", "--max-new-tokens", "5") == 0
     assert call("runs", "show", run) == 0
     assert call("runs", tmp_path) == 0
     capsys.readouterr()

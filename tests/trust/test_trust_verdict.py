@@ -86,7 +86,7 @@ def test_where_nothing_is_certified_nothing_is_answered_and_it_says_what_it_woul
 def test_a_verdict_never_becomes_weaker_as_the_allowed_risk_grows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     scores = (rng.random(225) ** 0.3).tolist()
-    rows = [Row("", "", "", rng.random() < one, one, one, 0.0, 0.0) for one in scores]
+    rows = [Row("", "", "", rng.random() < score, score, score) for score in scores]
     found = Calibrated("", stats.Platt(1.0, 0.0), (), (), tuple(rows), None)
     risks = [0.01, 0.02, 0.05, 0.1, *np.linspace(0.12, 0.5, 30).tolist()]
     assert found.strictest is not None

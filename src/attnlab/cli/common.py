@@ -26,7 +26,6 @@ from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
 _LONGEST = 2000  # characters of a message, which may quote user input
 _SHORT = {f"--train.{item.name}": item.metadata["short"] for item in fields(TrainConfig) if item.metadata["short"]}
-_RENAMED = {"--longest": "--max-new-tokens", "--jobs": "--workers", **_SHORT}  # other names of options
 _CONVERTED = re.compile(r'unable to convert "(.*)" into (?:float|int)\.')
 console = Terminal(markup=False, emoji=False)  # most of what is printed is user text
 errors = Terminal(stderr=True, markup=False, emoji=False)
@@ -139,13 +138,10 @@ def _advice(folder: Path) -> str:
     """What to do with a folder that is not a run, by what it holds."""
     from attnlab.store.folders import is_written, kind_of, peek
 
-    named, kind, architecture = (
-        shlex.quote(str(folder)),
-        kind_of(folder),
-        peek(folder / "config.json").get("model_type"),
-    )
     if not folder.exists():
         return "; `attnlab runs` shows those of this folder"
+    named, kind = shlex.quote(str(folder)), kind_of(folder)
+    architecture = peek(folder / "config.json").get("model_type")
     if kind == "study":
         verb = "runs show" if is_written(folder / "result.json") else "resume"
         return f": see `attnlab {verb} {named}`"
@@ -179,7 +175,7 @@ def _respell(argument: str) -> str:
         name = name.replace("_", "-")
     elif ".options." not in name:  # a setting, written as in files
         name = "--" + name[2:].replace("-", "_")
-    return _RENAMED.get(name, name) + equals + value
+    return _SHORT.get(name, name) + equals + value
 
 
 def refuse_unreadable(arguments: Sequence[str]) -> None:

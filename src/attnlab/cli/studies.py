@@ -20,13 +20,7 @@ from attnlab.config import absolute_names
 from attnlab.errors import UserError, unknown
 from attnlab.store.usercode import is_code
 from attnlab.studies import options as opt
-from attnlab.studies.options import (
-    NONE,
-    SETTINGS_HINT,
-    collect,
-    default,
-    typed_command,
-)
+from attnlab.studies.options import NONE, SETTINGS_HINT, collect, default, typed_command
 
 if TYPE_CHECKING:
     from attnlab.studies.study import Study

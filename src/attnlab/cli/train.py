@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 
@@ -15,15 +15,7 @@ from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names,
 from attnlab.errors import UserError
 from attnlab.machine import is_main_process
 from attnlab.studies import options as opt
-from attnlab.studies.options import (
-    NONE,
-    SETTINGS_HINT,
-    about,
-    at_least_one,
-    collect,
-    default,
-    read_seeds,
-)
+from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default, read_seeds
 
 if TYPE_CHECKING:
     from attnlab.store.runs import Run
@@ -202,7 +194,11 @@ def settings(preset: Annotated[str, about("Preset to show.")] = "small", /, *, j
         return
     from attnlab import registry
 
-    meanings = dict(_meanings(RunConfig))
+    meanings = {item.name: item.metadata["help"] for item in fields(RunConfig)}
+    for part in fields(RunConfig):
+        if isinstance(part.default_factory, type):
+            inner = fields(part.default_factory)
+            meanings |= {f"{part.name}.{item.name}": item.metadata["help"] for item in inner}
     for option in registry.find("task", values["task"]["name"]).described():
         values["task"]["options"].setdefault(option.name, option.default)
         meanings[f"task.options.{option.name}"] = option.meaning
@@ -214,15 +210,3 @@ def settings(preset: Annotated[str, about("Preset to show.")] = "small", /, *, j
         table.add_row(name, str(value) + other, meanings.get(name, ""))
     console.print(table)
     say(f"presets: {', '.join(preset_names())}")
-
-
-def _meanings(cls: type[Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Every setting's dotted name and meaning."""
-    meanings: list[tuple[str, str]] = []
-    for setting in fields(cls):
-        kind = get_type_hints(cls)[setting.name]
-        if is_dataclass(kind) and isinstance(kind, type):
-            meanings += _meanings(kind, f"{prefix}{setting.name}.")
-        else:
-            meanings.append((prefix + setting.name, setting.metadata["help"]))
-    return meanings

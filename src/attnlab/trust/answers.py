@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -77,15 +76,6 @@ class AnswerTrie:
     def __len__(self) -> int:
         """The number of answers; also the column of anything else."""
         return len(self.answers)
-
-    @cached_property
-    def index(self) -> dict[str, int]:
-        """The column of every answer."""
-        return {answer: place for place, answer in enumerate(self.answers)}
-
-    def columns(self, answers: Sequence[str | None]) -> list[int]:
-        """Return the columns of answers in a table of outcomes; the last one for answers outside the trie."""
-        return [len(self) if answer is None else self.index.get(answer.strip(), len(self)) for answer in answers]
 
     def below(self, nodes: Int[Tensor, " R"]) -> tuple[Int[Tensor, " E"], Int[Tensor, " E"]]:
         """Return the children of nodes, each with the index of its parent."""
@@ -172,21 +162,9 @@ class AnswerDistribution:
         """Return the mean distribution over the questions: what the model says regardless of the name."""
         return np.exp(self.table).mean(axis=0)
 
-    def others(self) -> _Numbers:
-        """Return, per question, the mean distribution over all other questions."""
-        questions = len(self.table)
-        if questions < 2:
-            raise UserError("a single question has no others to compare with: give a prior")
-        chances = np.exp(self.table)
-        rest = np.maximum(0.0, chances.sum(axis=0) - chances)
-        return np.asarray(rest / (questions - 1))
-
-    def distance(self, prior: _Numbers | None = None) -> _Numbers:
-        """Return the total variation distance per question from a prior (default: the mean of the others), 0 to 1.
-
-        It is the total variation: the probability that would have to move.
-        """
-        return np.asarray(np.abs(np.exp(self.table) - (self.others() if prior is None else prior)).sum(axis=1) / 2)
+    def distance(self, prior: _Numbers) -> _Numbers:
+        """Return the total variation distance from a prior per question, 0 to 1: the probability that would have to move."""
+        return np.asarray(np.abs(np.exp(self.table) - prior).sum(axis=1) / 2)
 
 
 def answer_distribution(

@@ -37,41 +37,33 @@ class Neighbour:
     answer: str | None
 
 
-@dataclass(frozen=True)
-class Answer:
-    """An answer and how far to trust it. If it `abstains`, `answer` is what it would have said."""
-
-    question: str
-    answer: str
-    probability: float
-    verdict: str
-    abstains: bool
-    quote: str  # from the person's own line, around the answer it names
-    lines: tuple[str, ...]  # about the name
-    looked_up: bool  # whether the corpus could be looked up
-    nearest: tuple[Neighbour, ...]  # similar known names, if no line is about this one
-    alternatives: tuple[tuple[str, float], ...]  # the most likely answers, this one first
-    entropy: float  # nats
-    distance: float | None  # from the prior, 0 to 1; None if not calibrated
-    calibrated: bool
-    max_risk: float
-    reasons: tuple[str, ...]
-    rule: str  # what the threshold guarantees and what it doesn't, or how to get one
-    words: str
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Considered:
     """The model's answer to a question and what is known about it, before a risk is chosen."""
 
     question: str
     answer: str
     probability: float
-    found: Evidence | None
-    nearest: tuple[Neighbour, ...]
-    alternatives: tuple[tuple[str, float], ...]
-    entropy: float
-    distance: float | None
+    lines: tuple[str, ...]  # about the name
+    looked_up: bool  # whether the corpus could be looked up
+    nearest: tuple[Neighbour, ...]  # similar known names, if no line is about this one
+    alternatives: tuple[tuple[str, float], ...]  # the most likely answers, this one first
+    entropy: float  # nats
+    distance: float | None  # from the prior, 0 to 1; None if not calibrated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Considered):
+    """An answer and how far to trust it. If it `abstains`, `answer` is what it would have said."""
+
+    verdict: str
+    abstains: bool
+    quote: str  # from the person's own line, around the answer it names
+    calibrated: bool
+    max_risk: float
+    reasons: tuple[str, ...]
+    rule: str  # what the threshold guarantees and what it doesn't, or how to get one
+    words: str
 
 
 class Oracle:
@@ -103,20 +95,13 @@ class Oracle:
         return self._rules[max_risk]
 
     def distribution(self, questions: Sequence[str]) -> AnswerDistribution:
-        """Return the calibrated probability of every answer."""
-        return self.calibrated(self.plain(questions))
-
-    def plain(self, questions: Sequence[str]) -> AnswerDistribution:
-        """Return the model's own probability of every answer to every question, times that of knowing the name."""
+        """Return the probability of every answer to every question, calibrated if the run is."""
         if self.trie is None:
-            return self._found(questions)
-        return valid(self.model, self.tokenizer, questions, self.trie, self.forms)
-
-    def calibrated(self, plain: AnswerDistribution) -> AnswerDistribution:
-        """Apply the calibration, if there is one."""
+            return self._generated(questions)
+        plain = valid(self.model, self.tokenizer, questions, self.trie, self.forms)
         return plain.with_confidence(self.calibration.scaling(plain.confidence)) if self.calibration else plain
 
-    def _found(self, questions: Sequence[str]) -> AnswerDistribution:
+    def _generated(self, questions: Sequence[str]) -> AnswerDistribution:
         """Without known answers, use the most likely ones found by beam search."""
         if len(questions) > 1:
             raise UserError("without known answers, ask one question at a time")
@@ -129,15 +114,13 @@ class Oracle:
         """Look up a question and its answer in the corpus; None if there is none."""
         return evidence(self.corpus, question, answer, _NEIGHBOURS) if self.corpus is not None else None
 
-    def judge(self, question: str, text: str, probability: float, max_risk: float, distance: float | None) -> Judgement:
-        """Judge an answer to a question."""
-        return self._judge(question, text, probability, self.look(question, text), max_risk, distance)
-
-    def _judge(
-        self, question: str, answer: str, sure: float, lookup: Evidence | None, max_risk: float, distance: float | None
+    def judge(
+        self, question: str, answer: str, probability: float, max_risk: float, distance: float | None
     ) -> Judgement:
+        """Judge an answer to a question."""
         strictest = self.calibration.strictest if self.calibration else None
-        return judge(answer, sure, self.rule(max_risk), lookup, of_kind(question, self.kinds), distance, strictest)
+        lookup, known = self.look(question, answer), of_kind(question, self.kinds)
+        return judge(answer, probability, self.rule(max_risk), lookup, known, distance, strictest)
 
     def answer(self, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
         """Answer one question, or abstain."""
@@ -157,7 +140,8 @@ class Oracle:
             question=question,
             answer=answer,
             probability=probability,
-            found=lookup,
+            lines=tuple(line.text for line in lookup.lines) if lookup else (),
+            looked_up=lookup is not None,
             nearest=self.neighbours(question, lookup) if lookup is not None and not lookup.seen else (),
             alternatives=tuple((asked.answers[place], float(np.exp(asked.logp[0, place]))) for place in order),
             entropy=float(asked.entropy()[0]),
@@ -166,23 +150,15 @@ class Oracle:
 
     def decide(self, asked: Considered, max_risk: float) -> Answer:
         """Judge an answer for a risk, without the model."""
-        rule, lookup = self.rule(max_risk), asked.found
-        judged = self._judge(asked.question, asked.answer, asked.probability, lookup, max_risk, asked.distance)
+        rule = self.rule(max_risk)
+        judged = self.judge(asked.question, asked.answer, asked.probability, max_risk, asked.distance)
         if rule is not None and not self.forms.fitting(asked.question):
             judged = replace(judged, abstains=True, reasons=(*judged.reasons, _STRANGE))
         return Answer(
-            question=asked.question,
-            answer=asked.answer,
-            probability=asked.probability,
+            **vars(asked),
             verdict=judged.verdict,
             abstains=judged.abstains,
             quote=judged.quote,
-            lines=tuple(line.text for line in lookup.lines) if lookup else (),
-            looked_up=lookup is not None,
-            nearest=asked.nearest,
-            alternatives=asked.alternatives,
-            entropy=asked.entropy,
-            distance=asked.distance,
             calibrated=self.calibration is not None,
             max_risk=max_risk,
             reasons=(*judged.reasons, *([f"Note: {self.note}."] if self.note else [])),

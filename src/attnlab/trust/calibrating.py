@@ -49,12 +49,10 @@ class Row:
 
     question: str
     answer: str
-    said: str
+    prediction: str
     right: bool
     score: float
     confidence: float
-    entropy: float  # nats, over all outcomes
-    distance: float  # from the mean over the other questions
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,8 @@ def calibrate(
     model, tokenizer = load_model(run.model, trust_code=trust_code)
     trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, data.lines))
     plain = valid(model, tokenizer, [item.question for item in asked], trie, forms)
-    right = [answer == _answer(item) for (answer, _), item in zip(plain.best(), asked, strict=True)]
+    best = plain.best()
+    right = [prediction == _answer(item) for (prediction, _), item in zip(best, asked, strict=True)]
     scaling = stats.fit_platt(plain.confidence, right)
     calibrated = plain.with_confidence(scaling(plain.confidence))
     others = _strange_questions(data, forms, asked)
@@ -199,7 +198,12 @@ def calibrate(
         scaling=scaling,
         answers=trie.answers,
         prior=tuple(float(f"{share:.4g}") for share in calibrated.prior()),
-        rows=tuple(_rows_of(asked, plain, calibrated)),
+        rows=tuple(
+            Row(item.question, _answer(item), prediction, hit, score, float(confidence))
+            for item, (prediction, score), hit, confidence in zip(
+                asked, best, right, calibrated.confidence, strict=True
+            )
+        ),
         strangers=strangers,
         repeated=repeated,
         nobody=tuple(float(f"{score:.6g}") for score in nobody),
@@ -231,21 +235,6 @@ def valid(
 
 def _answer(item: Question) -> str:
     return (item.answer or "").strip()
-
-
-def _rows_of(asked: Sequence[Question], plain: AnswerDistribution, calibrated: AnswerDistribution) -> Iterable[Row]:
-    entropy, distance = calibrated.entropy(), calibrated.distance()
-    for place, (item, (answer, score)) in enumerate(zip(asked, plain.best(), strict=True)):
-        yield Row(
-            item.question,
-            _answer(item),
-            answer,
-            answer == _answer(item),
-            score,
-            float(calibrated.confidence[place]),
-            float(entropy[place]),
-            float(distance[place]),
-        )
 
 
 def _held_out(
@@ -290,9 +279,9 @@ def _held_out(
 
 
 def _names_in(item: Question, corpus: Corpus | None) -> frozenset[str]:
-    return (
-        frozenset(headings_in(item.question, corpus.shelf, corpus.longest_title)) if corpus is not None else frozenset()
-    )
+    if corpus is None:
+        return frozenset()
+    return frozenset(headings_in(item.question, corpus.shelf, corpus.longest_title))
 
 
 def calibration_of(run: Run) -> Calibrated | None:
