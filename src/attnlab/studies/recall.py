@@ -53,6 +53,7 @@ _TRACKS = {
     "pure": "What does a small model remember?",
     "assisted": "What does a small model remember when a reader helps it to learn?",
 }
+_RUNS = ("pretrain", "finetune", "no-pretraining")
 _SURE = 0.5  # minimum probability of an answer that the reader teaches
 _FLOOR = 1e-4  # answer prefixes less likely than this are not continued
 _FOLDER, _TRAIN, _HELD_OUT, _TAUGHT = "questions", "train.tsv", "held-out.tsv", "taught.tsv"
@@ -84,7 +85,6 @@ class RecallResult(TrainingResult):
     answers: list[Section]  # some right and wrong ones in the lines that they come from
     attention: list[Section]  # of one answer; empty without weights over tokens
     calibration: CalibrationSummary | None
-    example: str  # a question to ask
 
 
 @study("recall")
@@ -167,15 +167,16 @@ class Recall(Training[RecallResult]):
         corpus, exam = self.data.corpus(self.corpus), self.data.questions(self.exam)
         lessons = self._prepare(folder)
         facts, taught = self.data.questions(lessons.asked), self.data.questions(lessons.taught)
-        runs = {name: Run.open(folder / name) for name in ("pretrain", "finetune", "no-pretraining")}
+        runs = {name: Run.open(folder / name) for name in _RUNS}
+        pretrained, run, _ = runs.values()
         examinations = examine_all(runs, corpus, facts, exam)
-        final = load_model(runs["finetune"].model)
+        final = load_model(run.model)
         if self.track == "assisted":
             examinations |= {_MAIN: choose(*final, taught, exam), _READER: self._read(exam)}
         main = examinations[_MAIN]
         add_files(folder, {"predictions.txt": main.lines()})
         trained = {name: read_run(run) for name, run in runs.items()}
-        data, mixed = self.data_summary(facts), runs["pretrain"].record.facts is not None
+        data, mixed = self.data_summary(facts), pretrained.record.facts is not None
         rows = [
             describe(examinations[entry.name], entry, trained, mixed) for entry in _ROWS if entry.name in examinations
         ]
@@ -188,7 +189,7 @@ class Recall(Training[RecallResult]):
             runs=trained,
             answers=answers_section(main, corpus),
             attention=_attention_of(*final, main),
-            calibration=self._calibrate(runs["finetune"], lessons, console),
+            calibration=self._calibrate(run, lessons, console),
             verdict=[outcome(rows, data)],
             example=exam[0].question,
         )
@@ -218,10 +219,6 @@ class Recall(Training[RecallResult]):
             )
         return section(title, Text(words), calibration_facts(calibration))
 
-    def example(self, result: RecallResult) -> str:
-        """Return the first question of the exam."""
-        return result.example
-
     def _calibrate(self, run: Run, lessons: _Lessons, console: Console) -> CalibrationSummary | None:
         """Calibrate the final model, for the report and for `attnlab ask`; too few questions cost a note only.
 
@@ -242,8 +239,10 @@ class Recall(Training[RecallResult]):
     def _read(self, exam: tuple[Question, ...]) -> Examination:
         """The answers of the reader by itself, where a document is about the question."""
         corpus = self.data.corpus(self.corpus)
-        known = (bool(corpora.documents_about(corpus, item.question)) for item in exam)
-        texts = (self.reader.read(item.question).text if seen else "" for item, seen in zip(exam, known, strict=True))
+        texts = (
+            self.reader.read(item.question).text if corpora.documents_about(corpus, item.question) else ""
+            for item in exam
+        )
         return Examination(exam, tuple(texts))
 
     def _prepare(self, folder: Path) -> _Lessons:

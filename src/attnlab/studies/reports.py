@@ -148,14 +148,9 @@ class Reports(Training[ReportsResult]):
     def document(self, result: ReportsResult) -> Document:
         """Return the whole report."""
         rows = result.rows
-        curves = {
-            model: [(float(row.epochs), row) for row in (rows[0], *points)] for model, points in _curves(rows).items()
-        }
-        title, axis = (
-            "Right answers against epochs of pretraining",
-            "epochs of pretraining, each with the whole schedule",
-        )
-        chart = accuracy_curves(title, Axis(axis, low=0.0), curves)
+        axis = Axis("epochs of pretraining, each with the whole schedule", low=0.0)
+        points = [(row.model, row.epochs, row) for row in rows if row.epochs]
+        chart = accuracy_curves("Right answers against epochs of pretraining", axis, rows[0], points)
         sections = [
             *section(
                 "Results", parts.accuracy_chart(rows), chart, parts.results_table(rows), parts.commonest_table(rows)
@@ -173,20 +168,12 @@ def _shares(values: Sequence[float]) -> str:
     return f"{', '.join(f'{100 * value:.1f}' for value in values)} %"
 
 
-def _curves(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of every pretrained model by epochs."""
-    curves: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.epochs:
-            curves.setdefault(row.model, []).append(row)
-    return curves
-
-
 def _verdict(rows: Sequence[Row], as_reported: bool) -> list[str]:
     """What came out, beside what the reports found."""
     people = "Their exam had other names" if as_reported else "They had other people, so the figures do not compare"
     sentences = []
-    for row in [*rows[:1], *(points[-1] for points in _curves(rows).values())]:
+    longest = {row.model: row for row in rows if row.epochs}  # the last of each model
+    for row in (rows[0], *longest.values()):
         after = f" after {_FULL} epochs" if row.epochs not in (0, _FULL) else ""
         sentences.append(
             f"{capital(row.name)}: {figure(row.accuracy, 'share')} of {row.questions:,}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Self, TypeVar
@@ -17,7 +17,7 @@ from attnlab.lm import stages
 from attnlab.lm.evaluate import encode_questions
 from attnlab.lm.progress import display
 from attnlab.report import parts
-from attnlab.report.document import Axis, Cell, Chart, Document, Facts, Notice, Section, Series, section
+from attnlab.report.document import Axis, Cell, Chart, Document, Facts, Mark, Notice, Section, Series, section
 from attnlab.report.parts import LossCurve, StudyResult, TrainedRun
 from attnlab.report.words import NOTHING, count, figure, interval, percent, plural, span
 from attnlab.store.runs import Run
@@ -68,6 +68,7 @@ class TrainingResult(StudyResult):
 
     runs: dict[str, TrainedRun]
     verdict: list[str]
+    example: str = ""  # a question to ask
 
 
 T = TypeVar("T", bound=TrainingResult)
@@ -149,6 +150,10 @@ class Training(Study[T]):
             asked_before=len({item.question for item in facts} & {item.question for item in exam}),
         )
 
+    def example(self, result: T) -> str:
+        """Return a question to ask the model."""
+        return result.example
+
     def complete_result(self, result: T, seconds: float) -> T:
         """Return the result with the time of training and measuring."""
         spent = sum(run.seconds for run in result.runs.values()) + seconds
@@ -226,14 +231,19 @@ def share_of(*right: Sequence[bool]) -> Share:
     return Share(crossed.mean, max(0.0, low), min(1.0, high), questions, [sum(row) / questions for row in right])
 
 
-def accuracy_curves(title: str, x: Axis, curves: Mapping[str, Sequence[tuple[float, parts.Measured]]]) -> Chart:
-    """Right answers in per cent against a number, with their intervals."""
+def accuracy_curves(
+    title: str, x: Axis, start: parts.Measured, points: Iterable[tuple[str, float, parts.Measured]]
+) -> Chart:
+    """Right answers in per cent against a number, with their intervals; every curve, by name, begins at 0 with `start`."""
+    curves: dict[str, list[tuple[float, Mark]]] = {}
+    for name, place, score in points:
+        curve = curves.setdefault(name, [(0.0, parts.accuracy_mark(name, start))])
+        curve.append((float(place), parts.accuracy_mark(name, score)))
     series = []
-    for name, points in curves.items():
-        places, marks = [place for place, _ in points], [parts.accuracy_mark(name, score) for _, score in points]
-        values = [mark.value for mark in marks]
-        low, high = ([getattr(mark, end) for mark in marks] for end in ("low", "high"))
-        series.append(Series(name, places, values, low, high, dots=tuple(zip(places, values, strict=True))))
+    for name, curve in curves.items():
+        dots = [(place, mark.value) for place, mark in curve]
+        y, low, high = ([getattr(mark, key) for _, mark in curve] for key in ("value", "low", "high"))
+        series.append(Series(name, [place for place, _ in dots], y, low, high, dots=dots))
     return parts.lines(title, series, x, Axis("right answers", "%", low=0.0), f"right answers in per cent against {x}")
 
 

@@ -174,16 +174,20 @@ class Trust(Training[TrustResult]):
         risks = dict.fromkeys((self.max_risk, 0.05, 0.1, 0.2))
         calibration = calibrate(run, self.world.calibration).summary(tuple(risks))
         oracle, rule = Oracle(run), calibration.rules[0]
-        asked = {name: ask_all(oracle, part, rule) for name in _GROUPS if (part := getattr(self.world, name))}
-        groups = [describe(name, answers, asked["known"]) for name, answers in asked.items()]
+        known, withheld, invented = (
+            ask_all(oracle, part, rule) for part in (self.world.known, self.world.withheld, self.world.invented)
+        )
+        asked = zip(_GROUPS, (known, withheld, invented), strict=True)
+        groups = [describe(name, answers, known) for name, answers in asked if answers]
         return TrustResult(
             title="Does it know what it does not know?",
             sizes=self.world.sizes(),
             groups=groups,
-            fallback=fall_back(oracle, asked.get("withheld", ()), asked["known"]),
+            fallback=fall_back(oracle, withheld, known),
             calibration=calibration,
             runs={"pretrain": read_run(pretrained), "finetune": read_run(run)},
             verdict=outcome(groups, rule),
+            example=max(known, key=lambda item: item.confidence).question,
         )
 
     def document(self, result: TrustResult) -> Document:
@@ -203,10 +207,6 @@ class Trust(Training[TrustResult]):
             *section("What the guarantee covers, and what it does not", Text(_LIMITS, "list")),
         ]
         return self.report(result, sections, [("Corpus", Path(self.corpus).name), *sizes])
-
-    def example(self, result: TrustResult) -> str:
-        """Return the question that it is most confident about."""
-        return max(result.groups[0].answers, key=lambda item: item.confidence).question
 
 
 # Who is known, withheld and invented
@@ -308,7 +308,7 @@ def _invent(
 def ask_all(oracle: Oracle, questions: Sequence[Question], rule: stats.SelectiveRule) -> list[Asked]:
     """Ask a calibrated model the questions of a group."""
     answers = []
-    best = oracle.distribution([item.question for item in questions]).best()
+    best = oracle.distribution([item.question for item in questions]).best() if questions else []
     for item, (prediction, confidence) in zip(questions, best, strict=True):
         judged = oracle.judge(item.question, prediction, confidence, rule.max_risk, None)
         answered = rule.threshold is not None and confidence >= rule.threshold

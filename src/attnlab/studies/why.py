@@ -230,13 +230,10 @@ class Why(Grid[WhyResult]):
             ("Exam", f"{self.exam}, {plural(result.rows[0].questions, 'question')} about other people"),
             ("Seeds", ", ".join(map(str, self.seeds))),
         ]
-        curves: dict[str, list[tuple[float, Share]]] = {}
-        for row in result.rows[1:]:
-            curve = curves.setdefault(row.reading.curve, [(0.0, result.rows[0].right)])
-            curve.append((float(row.reading.exposures), row.right))
-        chart = accuracy_curves(
-            "Right answers against exposures", Axis("times that each person was seen", low=0.0), curves
-        )
+        axis = Axis("times that each person was seen", low=0.0)
+        first, *others = result.rows
+        points = [(row.reading.curve, row.reading.exposures, row.right) for row in others]
+        chart = accuracy_curves("Right answers against exposures", axis, first.right, points)
         sections = [
             *section("Results", chart, _results_table(result.rows)),
             *section("What it means", Text([_REASON, _LIMITS])),

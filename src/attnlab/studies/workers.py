@@ -242,47 +242,36 @@ class Attempts:
         self.code: int | None = None
         self._workers, self._tries = workers, 1
         self._label, self._console = label, console
-        self._task = workers.start(command)
+        self.task = workers.start(command)
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs, or waits to be started again."""
-        self.code = self._task.poll()
+        self.code = self.task.poll()
         lost = self.code is not None and (self.code < 0 or self.code == Interrupted.exit_code)
         if lost and self._tries < self._workers.tries:
             say(self._console, f"{self._label}: {self.failure()}; it is started again")
-            self._task, self._tries, self.code = self._workers.start(self.command), self._tries + 1, None
+            self.task, self._tries, self.code = self._workers.start(self.command), self._tries + 1, None
         return self.code
 
     def failure(self) -> str:
         """Why it ended: the signal, or the last line that it wrote."""
         code = self.code or 0
-        if self._task.reason:
-            return self._task.reason
+        if self.task.reason:
+            return self.task.reason
         if code < 0:
             return f"ended by {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
         lines = self.command.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else f"ended with code {code}"
 
-    def stop(self) -> None:
-        """Ask it to save its state and end."""
-        self._task.stop()
 
-    def kill(self) -> None:
-        """End it at once."""
-        self._task.kill()
-
-    def ended(self) -> bool:
-        """Whether it has ended, for good or to be started again."""
-        return self._task.poll() is not None
-
-
-def stop_all(tasks: Sequence[Attempts]) -> None:
-    """Ask tasks to save their state and end, and wait for them; end those that take too long."""
+def stop_all(running: Sequence[Attempts]) -> None:
+    """Ask commands to save their state and end, and wait for them; end those that take too long."""
+    tasks = [attempts.task for attempts in running]
     for task in tasks:
         task.stop()
     until = time.monotonic() + PATIENCE
     for task in tasks:
-        while not task.ended():
+        while task.poll() is None:
             if time.monotonic() > until:
                 task.kill()
                 break
