@@ -1,7 +1,7 @@
 """A course with attnlab: sheets of tasks, marking of students' answers, and new assignments (docs/teaching.md).
 
 sheets.py      a sheet and its tasks: attention by hand, files of predictions, mechanisms as classes
-answers.py     which files are students' answers, and what is in them, as far as it can be read
+answers.py     which files are students' answers, and what is in them
 classes.py     students' classes in child processes with limits of time and memory
 marking.py     every task of every student: points, mistakes, and a summary per task
 assignment.py  a new assignment, from the files in template/

@@ -112,7 +112,7 @@ def _loss(job: Job, training: Training, folder: Path) -> float:
 
 
 def run(jobs: Sequence[Job], workers: int, tell: Callable[[str], None] = lambda _: None) -> dict[Job, Measured]:
-    """Measure every class, several at a time, each in a process of its own."""
+    """Measure every class in its own process, several at a time."""
     measured: dict[Job, Measured] = {}
     waiting, running = list(jobs), dict[Child, Job]()
     with ExitStack() as started:

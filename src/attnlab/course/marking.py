@@ -124,60 +124,61 @@ class Marks:
         if len(self.students) == 1:
             return self._of_one(self.students[0])
         points = [student.points for student in self.students]
-        most = self.students[0].most
         mean, median = statistics.mean(points), statistics.median(points)
-        lead = f"{len(points)} students: mean {mean:.3g} and median {median:g} of {points_of(most)}."
+        lead = f"{len(points)} students: mean {mean:.3g} and median {_points(median, self.students[0].most).text}."
         sections = [Section("Students", [self._students()])]
         if any(student.mistakes for student in self.students):
             sections.append(Section("Mistakes", [self._mistakes()]))
         return Document("marks", self.title, [lead], [*sections, Section("Tasks", [self._summaries()])])
 
     def _of_one(self, student: Student) -> Document:
-        columns = [Column(title, number=False) for title in ("task", "verdict", "points", "")]
         rows = []
         for task in student.outcomes:
             verdict = Cell("passed", tone="good") if task.passed else Cell("failed", tone="bad")
             message = Cell(task.message, tone="quiet" if task.passed else "")
-            rows.append(Row(Cell(task.name), [verdict, Cell(f"{task.earned:g} of {points_of(task.points)}"), message]))
+            rows.append([Cell(task.name), verdict, _points(task.earned, task.points), message])
         readings = sorted({outcome.reading for outcome in student.outcomes if outcome.reading})
         notes = [*student.notes, *(f"This reads the {reading}." for reading in readings)]
-        lead = f"{student.name}: {student.points:g} of {points_of(student.most)}"
-        tasks = section("Tasks", Table("Tasks", "", columns, rows), Text(notes) if notes else None)
-        return Document("marks", self.title, [lead], tasks)
+        total = _points(student.points, student.most)
+        tasks = section(
+            "Tasks", _table("Tasks", ("task", "verdict", "points", ""), rows), Text(notes) if notes else None
+        )
+        return Document("marks", self.title, [f"{student.name}: {total.text}"], tasks)
 
     def _students(self) -> Table:
-        columns = [Column(title, number=False) for title in ("student", "points", "passed", "failed")]
         rows = []
         for student in self.students:
             failed = [outcome.name for outcome in student.outcomes if not outcome.passed]
             passed = f"{len(student.outcomes) - len(failed)} of {len(student.outcomes)} tasks"
-            total = Cell(f"{student.points:g} of {points_of(student.most)}", student.points)
-            rows.append(Row(Cell(student.name), [total, Cell(passed), Cell(", ".join(failed))]))
-        return Table("Students", "", columns, rows)
+            total = _points(student.points, student.most)
+            rows.append([Cell(student.name), total, Cell(passed), Cell(", ".join(failed))])
+        return _table("Students", ("student", "points", "passed", "failed"), rows)
 
     def _mistakes(self) -> Table:
-        columns = [Column(title, number=False) for title in ("student", "task", "points", "reason")]
         rows = []
         for student in self.students:
-            shown = {outcome.name: f"{outcome.earned:g} of {points_of(outcome.points)}" for outcome in student.outcomes}
+            points = {outcome.name: _points(outcome.earned, outcome.points) for outcome in student.outcomes}
             for task, why in student.mistakes:
-                rows.append(Row(Cell(student.name), [Cell(task), Cell(shown.get(task, "")), Cell(why)]))
-        return Table("Mistakes", "", columns, rows)
+                rows.append([Cell(student.name), Cell(task), points.get(task, Cell("")), Cell(why)])
+        return _table("Mistakes", ("student", "task", "points", "reason"), rows)
 
     def _summaries(self) -> Table:
-        columns = [Column(title, number=False) for title in ("task", "passed", "mean", "commonest mistakes")]
         rows = []
         for task in self.tasks():
+            passed = Cell(f"{task.passed} of {task.students}", task.passed)
             commonest = "\n".join(map(str, task.mistakes[:_COMMONEST]))
-            share = Cell(f"{task.passed} of {task.students}", task.passed)
-            mean = Cell(f"{task.mean:.3g} of {points_of(task.points)}", task.mean)
-            rows.append(Row(Cell(task.name), [share, mean, Cell(commonest)]))
-        return Table("Tasks", "", columns, rows)
+            rows.append([Cell(task.name), passed, _points(task.mean, task.points, digits=3), Cell(commonest)])
+        return _table("Tasks", ("task", "passed", "mean", "commonest mistakes"), rows)
 
 
-def points_of(points: float) -> str:
-    """Points with the word."""
-    return f"{points:g} point{'s' * (points != 1)}"
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    header = [Column(column, number=False) for column in columns]
+    return Table(title, "", header, [Row(cells[0], cells[1:]) for cells in rows])
+
+
+def _points(earned: float, most: float, digits: int = 6) -> Cell:
+    """Points such as "0.5 of 2 points"."""
+    return Cell(f"{earned:.{digits}g} of {most:g} point{'s' * (most != 1)}", earned)
 
 
 def _summary(outcomes: Sequence[Outcome]) -> TaskSummary:
@@ -262,5 +263,5 @@ def _mark_task(task: Task, answers: Answers) -> Outcome:
         return task.mark(answer, answers)
     except UserError as error:
         return _failed(task, str(error))
-    except Exception as error:  # whatever a student's answer may cause, the others are marked
+    except Exception as error:  # no answer may keep the others from being marked
         return _failed(task, f"the answer cannot be judged ({one_line(error)})")

@@ -223,7 +223,7 @@ class Mechanism:
             return Outcome(self.name, False, 0.0, self.points, measured.ended or "nothing was measured")
         if report.verdict != "pass":
             faults = report.faults or report.untested
-            reasons = "; ".join(f"{check}: {says}" for check, says in faults.items())
+            reasons = "; ".join(f"{check}: {reason}" for check, reason in faults.items())
             message = f"the verdict of the audit is '{report.verdict}': {reasons}"
             return Outcome(self.name, False, 0.0, self.points, message, f"audit: {', '.join(faults)}")
         figures, sentences = dict[str, float](), dict[str, str]()
@@ -236,7 +236,7 @@ class Mechanism:
 
 
 def _training(own: TomlTable, folder: Path) -> Training:
-    """How to train for a loss, checked as far as possible without training."""
+    """How to train for a loss; preset, settings and texts are checked before any training."""
     from attnlab.course.classes import Training
 
     preset, settings = _text(own, "preset", "quick"), _plain(own.get("settings", {}))

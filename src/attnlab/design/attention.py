@@ -109,7 +109,7 @@ class Problem:
 
     @property
     def reading(self) -> str:
-        """How keys and values were read, in words."""
+        """How keys and values were read."""
         return read_as(keys=self.k, values=self.v)
 
     def judge(self, query: Sequence[Fraction]) -> _Judged:

@@ -26,7 +26,7 @@ from attnlab.design.attention import Problem, Scale, softmax
 from attnlab.design.conditions import Condition, selected
 from attnlab.design.exact import Rows, decimal, dot, rational_rows, read_as
 from attnlab.design.expressions import Exact, evaluate, exact_array
-from attnlab.design.matrices import layer, project
+from attnlab.design.matrices import layer, project, wanted_rows
 from attnlab.design.noisy_keys import blended, noisy, simulate
 from attnlab.design.results import Result, number, percent, vector
 from attnlab.design.solve import blend, edit_key, reach, select
@@ -224,7 +224,7 @@ def _judged(task: Task, problem: Problem, query: list[Fraction], chosen: list[in
     judged = problem.judge(query)
     worst = max(range(len(judged.off)), key=lambda c: abs(judged.off[c]))
     error = abs(judged.off[worst])
-    output = np.array([float(y + x) for y, x in zip(problem.y.exact[0], judged.off, strict=True)])
+    output = [y + x for y, x in zip(problem.y.exact[0], judged.off, strict=True)]
     message = (
         f"{which}the output is {vector(output)} instead of {vector(problem.target)}: off by {number(float(error))} in "
         f"coordinate {worst} (allowed {number(float(task.tolerance))})"
@@ -248,36 +248,33 @@ def _together(rows: list[Outcome]) -> Outcome:
 
 
 def _query(task: Task) -> Prepared:
-    """A query for one target: a value, a mixture of values, or a given point."""
+    """A query for one target, which is a value, a mixture of values or a given point; or one query for every value."""
+    keys, values = inputs.pair(task.rows("keys"), task.rows("values"))
+    n, d = keys.floats.shape
     chosen: list[int] = []
-    keys, values = inputs.pair(task.rows("keys"), task.rows("values"))
+    solve: Callable[..., Result]
     if task.ask == "reach":
-        target = task.vector("target", values.floats.shape[1], of="value")
-        solve = partial(reach, keys, values, target, tolerance=task.tolerance, scale=task.scale)
-    elif task.ask == "select":
-        chosen = [inputs.index(task.own["index"], len(values.floats))]
-        target = values.take(chosen)
-        solve = partial(select, keys, values, chosen[0], tolerance=task.tolerance, scale=task.scale)
+        targets = [task.vector("target", values.floats.shape[1], of="value")]
+        solve = partial(reach, keys, values, targets[0])
+    elif task.ask in ("select", "identity"):
+        index = None if task.ask == "identity" else inputs.index(task.own["index"], n)
+        chosen = list(range(n)) if index is None else [index]
+        targets = [values.take([j]) for j in chosen]
+        solve = partial(select, keys, values, index)
     else:
-        chosen = inputs.indices(task.own.get("indices"), len(values.floats))
+        chosen = inputs.indices(task.own.get("indices"), n)
         w = inputs.weights(task.rows("weights") if "weights" in task.own else None, len(chosen))
-        target = inputs.mixture(w, values.take(chosen))
-        solve = partial(blend, keys, values, chosen, w, tolerance=task.tolerance, scale=task.scale)
-    problem = Problem(keys, values, target, task.tolerance, task.scale)
-    return lambda answer: _judged(task, problem, list(_shaped(answer, (keys.floats.shape[1],))), chosen), solve
-
-
-def _identity(task: Task) -> Prepared:
-    """A query for every value."""
-    keys, values = inputs.pair(task.rows("keys"), task.rows("values"))
-    targets = [values.take([j]) for j in range(len(values.floats))]
+        targets = [inputs.mixture(w, values.take(chosen))]
+        solve = partial(blend, keys, values, chosen, w)
     problems = [Problem(keys, values, target, task.tolerance, task.scale) for target in targets]
 
     def judge(answer: Any) -> Outcome:
-        queries = _shaped(answer, keys.floats.shape)
+        if task.ask != "identity":
+            return _judged(task, problems[0], list(_shaped(answer, (d,))), chosen)
+        queries = _shaped(answer, (n, d))
         return _together([_judged(task, problems[j], list(q), [j], f"row {j}: ") for j, q in enumerate(queries)])
 
-    return judge, partial(select, keys, values, tolerance=task.tolerance, scale=task.scale)
+    return judge, partial(solve, tolerance=task.tolerance, scale=task.scale)
 
 
 def _project(task: Task) -> Prepared:
@@ -320,12 +317,7 @@ def _edit_key(task: Task) -> Prepared:
 
 def _layer(task: Task) -> Prepared:
     tokens, outputs = task.rows("tokens"), task.rows("outputs", free_rows=True)
-    (n, d), (rows, m) = tokens.floats.shape, outputs.floats.shape
-    if n != rows:
-        raise UserError(f"there are {n} tokens and {rows} rows of outputs; give one output per token")
-    wanted = [i for i in range(n) if not np.isnan(outputs.floats[i]).any()]
-    if not wanted:
-        raise UserError("every output is free; give at least one row of numbers")
+    wanted, d, m = wanted_rows(tokens, outputs), tokens.floats.shape[1], outputs.floats.shape[1]
 
     def judge(answer: Any) -> Outcome:
         if not isinstance(answer, dict) or set(answer) != {"Q", "K", "V"}:
@@ -413,7 +405,7 @@ def _condition(task: Task) -> Prepared:
             return task.outcome(True, None, right_message, reading)
         shown = ""
         if query is not None:
-            shown = f"; at q = {vector(np.array([float(x) for x in query]))} the weight is {number(selection.weight_of(query))}"
+            shown = f"; at q = {vector(query)} the weight is {number(selection.weight_of(query))}"
         return task.outcome(False, None, f"{wrong}: {why}{shown}", reading)
 
     def solve() -> Result:
@@ -433,7 +425,7 @@ class Question(NamedTuple):
 
 ASKS = {
     "select": Question(_query, ("index",)),
-    "identity": Question(_identity),
+    "identity": Question(_query),
     "blend": Question(_query, (), ("indices", "weights")),
     "average": Question(_query, (), ("indices",)),
     "reach": Question(_query, ("target",)),

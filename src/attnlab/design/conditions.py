@@ -184,8 +184,8 @@ class Selection:
         from scipy.optimize import minimize
 
         descend: Any = minimize  # whose stubs do not know this form of a constraint
-        differences = self.factor * np.array([[float(x) for x in r] for r in self.differences])
-        cost = np.array([float(x) for x in row])
+        differences = self.factor * np.array(self.differences, dtype=np.float64)
+        cost = np.array(row, dtype=np.float64)
         size = float(np.abs(cost).max()) or 1.0
 
         def slack(q: Any) -> float:
@@ -194,10 +194,9 @@ class Selection:
             return low - math.log(float(np.exp(low - d).sum())) - self.margin
 
         assert self.query is not None
-        first = np.array([float(x) for x in self.query])
         minimum = descend(
             lambda q: float(cost @ q) / size,
-            first,
+            np.array(self.query, dtype=np.float64),
             method="SLSQP",
             constraints={"type": "ineq", "fun": slack},
             options={"maxiter": 500, "ftol": 1e-13},
@@ -215,8 +214,8 @@ class Selection:
         leads = np.array(self.margins(low))
         share = np.exp(leads.min() - leads)
         share /= share.sum()
-        mixed = np.array([[float(x) for x in r] for r in self.differences]).T @ share
-        t = float(mixed @ [float(x) for x in row]) / max(float(mixed @ mixed), 1e-300)
+        mixed = np.array(self.differences, dtype=np.float64).T @ share
+        t = float(mixed @ np.array(row, dtype=np.float64)) / max(float(mixed @ mixed), 1e-300)
         longest = minimise(row, self.differences, [Fraction(1)] * len(share)).multipliers
         for y in (solve(self.differences, row, t * share), longest):
             if y is None or len(y) != len(share) or min(y) < 0:
@@ -240,7 +239,7 @@ def _rank(rows: Matrix) -> int:
 
 @dataclass(frozen=True)
 class Condition:
-    """The answer to "for which q": in words, the linear conditions, and the verdict on a query if one is given."""
+    """The answer to "for which q": a statement, the linear conditions, and the verdict on a query if there is one."""
 
     selection: Selection
     query: Vector | None = None
@@ -251,7 +250,7 @@ class Condition:
         return "impossible" if self.selection.direction is None else "solved"
 
     def statement(self) -> str:
-        """The finding in words."""
+        """The exact condition and the linear conditions, or why no query fits."""
         s = self.selection
         if not s.others:
             return "There is one key, and every query gives it the weight 1."
@@ -267,12 +266,12 @@ class Condition:
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """The linear conditions, and what they say about the query."""
+        """The linear conditions, and whether the query satisfies them."""
         s = self.selection
         if self.status == "impossible" or not s.others:
             return []
         rows = [
-            (f"d_{i}", f"{vector(s.factor * np.array([float(x) for x in row]))}·q")
+            (f"d_{i}", f"{vector([s.factor * float(x) for x in row])}·q")
             for i, row in zip(s.others, s.differences, strict=True)
         ]
         if self.query is not None:
@@ -280,8 +279,8 @@ class Condition:
             least = min(leads)
             where = "necessary condition fails" if least < s.margin else "between the two conditions"
             rows += [
-                ("query", vector(np.array([float(x) for x in self.query]))),
-                ("its leads", vector(np.array(leads))),
+                ("query", vector(self.query)),
+                ("its leads", vector(leads)),
                 ("linear conditions", "sufficient condition holds" if least >= s.enough else where),
                 ("weight", number(s.weight_of(self.query))),
                 ("verdict", "reaches the weight" if s.holds(self.query) else "does not reach the weight"),
@@ -329,7 +328,7 @@ def when(
 
 
 def selected(keys: Rows, index: int, weight: Real, scale: Scale) -> Selection:
-    """The set of queries in question."""
+    """The queries that give key `index` this weight, after checking the settings."""
     share = Fraction(weight)
     if not Fraction(1, 2) < share < 1:
         raise UserError(f"weight {float(share):g} must be above 0.5 and below 1, such as 0.99")

@@ -3,8 +3,8 @@
 A formula is what is shown and what is checked, so the two cannot differ. An equation holds if sympy reduces the
 difference of its sides to zero; an inequality, if the difference is a product of squares, of polynomials without
 negative coefficients in variables that are not negative, and of their inverses. That proves it for real variables, wherever
-both sides are defined; where neither this nor a counterexample is found, the step counts as wrong too. Other steps have a
-check of their own, such as the exact verifier.
+both sides are defined. A step for which neither a proof nor a counterexample is found counts as wrong too. Other steps have
+a separate check, such as the exact verifier.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def _sign_of_factor(part: Expression) -> tuple[int, bool] | None:
 
 
 def _counterexample(left: Expression, relation: Relation, right: Expression) -> str:
-    """A point at which the relation fails, in words; or that it could not be shown."""
+    """A sentence about a point at which the relation fails, or that there is no proof."""
     rng = random.Random(0)
     symbols = sorted(left.free_symbols | right.free_symbols, key=str)
     for _ in range(_TRIES):
@@ -282,7 +282,7 @@ def _counterexample(left: Expression, relation: Relation, right: Expression) -> 
         if violation > rounding or (relation in "<>" and x == y):
             where = ", ".join(f"{symbol} = {value}" for symbol, value in point.items())
             return f"false{' at ' + where if where else ''}: {x:.6g} {relation} {y:.6g} does not hold"
-    return "not shown by the rules; split the step, or give it a check of its own"
+    return "not shown by the rules; split the step, or give it a separate check"
 
 
 def _value(symbol: Expression, rng: random.Random) -> Expression:

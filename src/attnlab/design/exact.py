@@ -58,7 +58,7 @@ def rational_rows(exact: Matrix, reading: Reading) -> Rows:
 
 
 def read_as(**matrices: Rows) -> str:
-    """How the numbers were read, in words: the first name, and the names whose reading differs from it."""
+    """How the numbers were read: the first name, and the names whose reading differs from it."""
     first = next(iter(matrices.values())).reading
     shown = [name for place, (name, rows) in enumerate(matrices.items()) if not place or rows.reading != first]
     return ", ".join(f"{name} {_READINGS[matrices[name].reading]}" for name in shown)

@@ -82,15 +82,7 @@ def layer(
 ) -> Result:
     """W_Q, W_K, W_V for which self-attention over the tokens gives the outputs; a row of NaN is free."""
     token_rows, output_rows = inputs.matrix(tokens, "tokens"), inputs.matrix(outputs, "outputs", free_rows=True)
-    x, y = token_rows.floats, output_rows.floats
-    if len(x) != len(y):
-        raise UserError(
-            f"there are {len(x)} tokens and {len(y)} rows of outputs; give one row per token, of nan where any output "
-            "will do"
-        )
-    rows = [i for i in range(len(x)) if not np.isnan(y[i]).any()]
-    if not rows:
-        raise UserError("every output is free; give at least one row of numbers")
+    x, y, rows = token_rows.floats, output_rows.floats, wanted_rows(token_rows, output_rows)
     if width is not None and width < 1:
         raise UserError(f"width {width} must be at least 1")
     task = _Layer(x, rows, y[rows], inputs.scale(scale), token_rows, output_rows, inputs.tolerance(tolerance))
@@ -110,6 +102,19 @@ def layer(
         "undecided",
         "No choice of one token per wanted row has values linear in the tokens; give the weights you want with --weights.",
     )
+
+
+def wanted_rows(tokens: Rows, outputs: Rows) -> list[int]:
+    """The tokens whose output is wanted; a row of NaN is free."""
+    n, rows = len(tokens.floats), len(outputs.floats)
+    if n != rows:
+        raise UserError(
+            f"there are {n} tokens and {rows} rows of outputs; give one row per token, of nan where it is free"
+        )
+    wanted = [i for i in range(n) if not np.isnan(outputs.floats[i]).any()]
+    if not wanted:
+        raise UserError("every output is free; give at least one row of numbers")
+    return wanted
 
 
 def _equal_rows(task: _Layer) -> Result | None:

@@ -278,7 +278,7 @@ def blended(indices: Sequence[int], n: int) -> list[int]:
 def noisy(
     means: Array, chosen: Sequence[int], alpha: float, varying: float, varies: Sequence[int] | None, scale: Scale
 ) -> Keys:
-    """The keys whose noise is asked for; by default the norm of the first chosen key varies."""
+    """The keys with their noise; by default the norm of the first chosen key varies."""
     stretch = np.zeros(len(means))
     stretch[chosen[:1] if varies is None else inputs.indices(varies, len(means))] = varying
     return Keys(means, float(alpha), stretch, factor(inputs.scale(scale), means.shape[1]))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,9 +40,9 @@ class Result:
     """One verdict with everything needed to check it.
 
     `bound` is guaranteed for the query shown, `error` is measured, and `lower_bound` is proved for every query.
-    `reading` says how the numbers of the input were read, and is repeated in the certificate; in the statement where it
+    `reading` is how the numbers of the input were read. The certificate repeats it, and so does the statement where it
     matters: where something is proved to be impossible, or where numbers were not read as they are written.
-    `more` holds what only some tasks have (matrices, a new key); in the JSON it stands next to the other fields, as do
+    `more` holds what only some tasks have (matrices, a new key). In the JSON its entries are fields like the others, as are
     the verdicts on the `rows` of several queries.
     """
 
@@ -196,9 +197,9 @@ def _rounded(x: float, direction: str) -> str:
     return f"{float(Context(prec=4, rounding=direction).create_decimal(repr(float(x)))):.4g}"
 
 
-def vector(x: Array) -> str:
+def vector(numbers: Iterable[float | Fraction]) -> str:
     """A vector for reading; the middle of a long one is left out."""
-    shown = [number(float(v)) for v in x]
+    shown = [number(float(x)) for x in numbers]
     return "[" + ", ".join(shown if len(shown) <= 8 else [*shown[:4], "...", *shown[-2:]]) + "]"
 
 

@@ -2,7 +2,7 @@
 shares no line with the solver.
 
 It reads the certificate as a program receives it (plain lists, numbers and strings such as "1/3") together with the
-problem, and either returns the bound that is proved or says what fails. Text such as "0.1", Decimal and Fraction mean
+problem, and returns the bound that is proved, or raises NotAProof with the reason. Text such as "0.1", Decimal and Fraction mean
 the number as written; a float means its binary value or, if that is the reading, the decimal that it is printed as. The
 only inexact step is the logarithm, whose error is bounded and counted against the certificate.
 """
@@ -324,7 +324,7 @@ def _segment(
 
 
 def splits_equal_rows(certificate: Certificate, x: Rows, y: Rows, tolerance: Number) -> bool:
-    """Whether two equal inputs are asked for outputs more than twice the tolerance apart."""
+    """Whether the outputs wanted for two equal inputs are more than twice the tolerance apart."""
     i, j = (int(r) for r in certificate["rows"])
     apart = max(abs(_exact(a) - _exact(b)) for a, b in zip(y[i], y[j], strict=True))
     equal = [_exact(a) for a in x[i]] == [_exact(b) for b in x[j]]
