@@ -2,9 +2,9 @@
 shares no line with the solver.
 
 It reads the certificate as a program receives it (plain lists, numbers and strings such as "1/3") together with the
-problem, and returns the bound that is proved, or raises NotAProof with the reason. Text such as "0.1", Decimal and Fraction mean
-the number as written; a float means its binary value or, if that is the reading, the decimal that it is printed as. The
-only inexact step is the logarithm, whose error is bounded and counted against the certificate.
+problem, and returns the bound that is proved, or raises NotAProof with the reason. Text such as "0.1", Decimal and Fraction
+mean the number as written; a float means its binary value or, if that is the reading, the decimal that it is printed as.
+The only inexact step is the logarithm, whose error is bounded and counted against the certificate.
 """
 
 from __future__ import annotations
