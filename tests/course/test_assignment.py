@@ -65,7 +65,7 @@ LINES = {
     "eats": ("torch.zeros(10**9)", MEAN),
     "raises": ("raise RuntimeError('two\\nlines\\ud800')", MEAN),
 }
-SAID = {
+MESSAGES = {
     "mean": "(wanted: at most 1.4)",
     "lists": "its answer cannot be read",
     "forges": "forged",
@@ -100,17 +100,17 @@ SHORTER = {
 
 def run_notebook(folder: Path) -> None:
     """Fill in the gaps and run the cells, with little training and a short audit."""
-    made = json.loads((folder / "assignment.ipynb").read_text("utf-8"))
-    assert (made["nbformat"], made["nbformat_minor"]) == (4, 5)
-    assert len({cell["id"] for cell in made["cells"]}) == len(made["cells"])
-    code = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
-    assert sum("..." in one for one in code) == 3
+    notebook = json.loads((folder / "assignment.ipynb").read_text("utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert sum("..." in source for source in code) == 3
     (folder / "attention.py").write_text(solved((folder / "attention.py").read_text("utf-8")), "utf-8")
     names: dict[str, object] = {}
     with pytest.raises(ValueError, match="replace the dots above"):
         exec("\n".join(code[:2]), names)
-    for one in code:
-        filled = solved(one)
+    for source in code:
+        filled = solved(source)
         assert "..." not in filled
         for long, short in SHORTER.items():
             filled = filled.replace(long, short)
@@ -126,7 +126,7 @@ def hand_in_classes(students: Path) -> None:
     (students / "noisy/answers.toml").write_text(
         'attention = "attention.py:MyAttention"\nparameters = 3323392\n', "utf-8"
     )
-    for name in SAID:
+    for name in MESSAGES:
         (students / name).mkdir()
         task, named = "soon" if name == "hangs" else "attention", NAMED.get(name, "attention.py:Mine")
         (students / name / "answers.toml").write_text(f'{task} = "{named}"\nparameters = 3323392\n', "utf-8")
@@ -164,18 +164,14 @@ def test_a_new_course_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     marks = mark(course / "sheet.toml", course / "students", trust_code=True)
     assert json.dumps(marks.to_dict(), ensure_ascii=False).encode()  # what a class raises can be written
-    points = {one.name: one.points for one in marks.students}
+    points = {student.name: student.points for student in marks.students}
     assert (points["example"], points["wrong"], points["unfilled"]) == (11, 0, 0), marks.to_dict()
-    passed = {
-        one.name for student in marks.students if student.name == "notebook" for one in student.outcomes if one.passed
-    }
+    outcomes = {student.name: {task.name: task for task in student.outcomes} for student in marks.students}
+    passed = {name for name, task in outcomes["notebook"].items() if task.passed}
     assert passed >= {"copy", "average", "attention", "parameters", "uniform loss"}
-    said = {outcome.name: outcome.message for one in marks.students if one.name == "wrong" for outcome in one.outcomes}
-    assert "future" in said["attention"]
-    assert "off by" in said["average"]
-    for name, words in {"noisy": "times the time of dot; loss", **SAID}.items():
-        student = next(one for one in marks.students if one.name == name)
-        outcomes = {one.name: one for one in student.outcomes}
-        assert student.points == (4 if name == "noisy" else 1), student
-        assert words in outcomes["soon" if name == "hangs" else "attention"].message, student
+    assert "future" in outcomes["wrong"]["attention"].message
+    assert "off by" in outcomes["wrong"]["average"].message
+    for name, words in {"noisy": "times the time of dot; loss", **MESSAGES}.items():
+        assert points[name] == (4 if name == "noisy" else 1), outcomes[name]
+        assert words in outcomes[name]["soon" if name == "hangs" else "attention"].message, outcomes[name]
     assert not (tmp_path / "state").exists()

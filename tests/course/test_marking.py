@@ -55,16 +55,16 @@ def test_every_student_is_marked_whatever_the_others_wrote(course: Path) -> None
     points = {student.name: student.points for student in marks.students}
     expected = {"right": 3, "unscaled": 1, "unscaled-too": 1, "unquoted": 0, "twice": 0, "misspelt": 2}
     assert points == expected | {"no-table": 0, "other-name": 3, "empty": 0, "binary": 0, "=cmd()": 0}
-    said = {student.name: dict(student.mistakes) for student in marks.students}
-    assert "unquoted.toml is not TOML: " in said["unquoted"][""]
-    assert "at line 3" in said["unquoted"][""]
-    assert "at line 3" in said["twice"][""]
-    assert "did you mean copy" in said["misspelt"][""]
-    assert said["misspelt"]["copy"] == said["empty"]["copy"] == "there is no answer"
-    assert "UTF-8" in said["binary"][""]
-    assert "0 TOML files" in said["=cmd()"][""]
-    assert "let must be a table" in said["no-table"][""]
-    assert list(said["binary"]) == [""]
+    messages = {student.name: dict(student.mistakes) for student in marks.students}
+    assert "unquoted.toml is not TOML: " in messages["unquoted"][""]
+    assert "at line 3" in messages["unquoted"][""]
+    assert "at line 3" in messages["twice"][""]
+    assert "did you mean copy" in messages["misspelt"][""]
+    assert messages["misspelt"]["copy"] == messages["empty"]["copy"] == "there is no answer"
+    assert "UTF-8" in messages["binary"][""]
+    assert "0 TOML files" in messages["=cmd()"][""]
+    assert "let must be a table" in messages["no-table"][""]
+    assert list(messages["binary"]) == [""]
 
 
 def test_a_dotted_folder_is_named_in_full_and_links_to_nothing_stop_nobody(course: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_dotted_folder_is_named_in_full_and_links_to_nothing_stop_nobody(cours
     (course / "students/gone.toml").symlink_to("nowhere.toml")
     (course / "students/g.one").symlink_to("nowhere")
     (course / "students/loop.toml").symlink_to("loop.toml")
-    students = {one.name: one for one in mark(course / "sheet.toml", course / "students").students}
+    students = {student.name: student for student in mark(course / "sheet.toml", course / "students").students}
     assert (students["j.doe"].points, students["right"].points) == (3, 3)
     assert "there is no file" in students["gone"].notes[0]
     assert "there is no file" in students["g.one"].notes[0]
@@ -124,9 +124,9 @@ def test_marks_are_shown_even_if_they_cannot_be_written(
 ) -> None:
     place = course / "sheet.toml/marks.csv"  # below a file
     assert call("check", course / "sheet.toml", course / "students", "--csv", place, *more) == 1
-    said = capsys.readouterr()
-    assert "average two" in said.out
-    assert "cannot write" in said.err
+    captured = capsys.readouterr()
+    assert "average two" in captured.out
+    assert "cannot write" in captured.err
 
 
 def test_the_exit_code_is_1_where_a_named_file_fails(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,6 +146,6 @@ def test_the_sheet_may_lie_among_the_answers(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "ann/my answers.toml").write_text(RIGHT, "utf-8")
     (tmp_path / "ann.toml").write_text(RIGHT, "utf-8")
     cli.main(["check", str(tmp_path / "sheet.toml"), str(tmp_path), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert sorted(one["name"] for one in found["students"]) == [str(tmp_path / "ann"), str(tmp_path / "ann.toml")]
-    assert all(one["points"] == one["of"] == 3 for one in found["students"])
+    summary = json.loads(capsys.readouterr().out)
+    assert sorted(row["name"] for row in summary["students"]) == [str(tmp_path / "ann"), str(tmp_path / "ann.toml")]
+    assert all(row["points"] == row["of"] == 3 for row in summary["students"])

@@ -19,21 +19,21 @@ def marked(folder: Path, lines: list[str], answer: str = '"birth.predictions"'):
 
 
 def test_points_follow_the_accuracy(tmp_path: Path) -> None:
-    right = [str(one.answer) for one in corpora.load_questions("people:300:test")]
+    right = [str(item.answer) for item in corpora.load_questions("people:300:test")]
     some = right[: len(right) // 2]
-    found = [
+    outcomes = [
         marked(tmp_path, lines)
         for lines in (right, [*some, *["Rome"] * (len(right) - len(some))], ["Rome"] * len(right), right[1:])
     ]
-    assert [one.earned for one in found] == [3, 1, 0, 0]
-    assert [one.points for one in found] == [3] * 4
-    assert found[0].message.startswith(f"Correct: {len(right)} out of {len(right)}: 100.0%")
-    assert "wanted: at least 90 %" in found[1].message
-    assert "level reached: accuracy at least 20 %" in found[1].message
-    assert "level reached" not in found[2].message
-    assert found[2].value == "mostly Rome"
-    assert found[3].message.startswith(f"birth.predictions has {len(right) - 1} lines")
-    questions = [one.question for one in corpora.load_questions("people:300:test")]
+    assert [outcome.earned for outcome in outcomes] == [3, 1, 0, 0]
+    assert [outcome.points for outcome in outcomes] == [3] * 4
+    assert outcomes[0].message.startswith(f"Correct: {len(right)} out of {len(right)}: 100.0%")
+    assert "wanted: at least 90 %" in outcomes[1].message
+    assert "level reached: accuracy at least 20 %" in outcomes[1].message
+    assert "level reached" not in outcomes[2].message
+    assert outcomes[2].value == "mostly Rome"
+    assert outcomes[3].message.startswith(f"birth.predictions has {len(right) - 1} lines")
+    questions = [item.question for item in corpora.load_questions("people:300:test")]
     table = [f"{question}\t{answer}" for question, answer in zip(questions, right, strict=True)]
     assert marked(tmp_path, table).message.startswith("birth.predictions has tabs: give the answers alone")
 
@@ -71,4 +71,4 @@ def test_the_same_mistake_in_two_files_is_counted_twice(tmp_path: Path) -> None:
         (tmp_path / f"{name}.toml").write_text(f'recall = "{name}.txt"', "utf-8")
         (tmp_path / f"{name}.txt").write_text("Rome\n" * lines, "utf-8")
     mistakes = mark(tmp_path / "sheet.toml", tmp_path / "ann.toml", tmp_path / "bob.toml").tasks()[0].mistakes
-    assert [(one.students, one.message.split(",")[0]) for one in mistakes] == [(2, "ann.txt has 3 lines")]
+    assert [(mistake.students, mistake.message.split(",")[0]) for mistake in mistakes] == [(2, "ann.txt has 3 lines")]

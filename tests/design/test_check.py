@@ -213,7 +213,7 @@ def test_numbers_within_their_tolerance(tmp_path, answer, more, passed):
 
 
 @pytest.mark.parametrize(
-    ("answer", "more", "said"),
+    ("answer", "more", "message"),
     [
         ("3323393", "", "3323393 is not the right number (tolerance 0)"),
         ("3400000", "relative = 0.001\n", "3400000 is not the right number (tolerance 0, relative 0.001)"),
@@ -225,5 +225,5 @@ def test_numbers_within_their_tolerance(tmp_path, answer, more, passed):
         ),
     ],
 )
-def test_a_wrong_number_does_not_give_the_right_one_away(tmp_path, answer, more, said):
-    assert marked(tmp_path, f"copy = {answer}", NUMBER + more).message == said
+def test_a_wrong_number_does_not_give_the_right_one_away(tmp_path, answer, more, message):
+    assert marked(tmp_path, f"copy = {answer}", NUMBER + more).message == message

@@ -50,7 +50,7 @@ def run_json(capsys, *arguments):
 
 @pytest.mark.parametrize("kind", ["csv", "npy", "json"])
 def test_the_contract_of_select(capsys, files, kind):
-    found = run_json(
+    result = run_json(
         capsys,
         "select",
         "--keys",
@@ -62,33 +62,33 @@ def test_the_contract_of_select(capsys, files, kind):
         "--tolerance",
         0.01,
     )
-    assert set(found) >= CONTRACT
-    assert found["status"] == "solved"
-    assert set(found["error"]) == {"float32", "float64"}
-    assert found["certificate"] is None
-    scores = K @ found["query"]
+    assert set(result) >= CONTRACT
+    assert result["status"] == "solved"
+    assert set(result["error"]) == {"float32", "float64"}
+    assert result["certificate"] is None
+    scores = K @ result["query"]
     weights = np.exp(scores) / np.exp(scores).sum()
-    assert weights == pytest.approx(found["weights"])
-    assert np.abs(weights @ V - V[0]).max() <= found["bound"] <= 0.01
+    assert weights == pytest.approx(result["weights"])
+    assert np.abs(weights @ V - V[0]).max() <= result["bound"] <= 0.01
 
 
 def test_blend_and_reach(capsys, files):
-    given = ("--keys", files / "K.csv", "--values", files / "V.csv")
-    blend = run_json(capsys, "blend", *given, "--indices", "0,1", "--weights", ".5,.5")
+    options = ("--keys", files / "K.csv", "--values", files / "V.csv")
+    blend = run_json(capsys, "blend", *options, "--indices", "0,1", "--weights", ".5,.5")
     assert blend["output"] == pytest.approx(((V[0] + V[1]) / 2).tolist(), abs=0.01)
-    assert run_json(capsys, "average", *given, "--indices", "0,1")["query"] == blend["query"]
-    reach = run_json(capsys, "reach", *given, "--target", "1,0,0")
+    assert run_json(capsys, "average", *options, "--indices", "0,1")["query"] == blend["query"]
+    reach = run_json(capsys, "reach", *options, "--target", "1,0,0")
     assert reach["status"] == "impossible"
     assert reach["certificate"]["type"] == "separating"
     assert reach["lower_bound"] > 0.1
-    negative = run_json(capsys, "reach", *given, "--target", "-.07,-.88,.47", "--tolerance", "0.05")
+    negative = run_json(capsys, "reach", *options, "--target", "-.07,-.88,.47", "--tolerance", "0.05")
     assert negative["status"] == "solved"
 
 
 def test_inline_matrices_and_every_row(capsys):
-    found = run_json(capsys, "select", "--keys", "1,0;0,1", "--values", "[[1, 0], [0, 1]]", "--scale", "sqrt")
-    assert np.shape(found["query"]) == (2, 2)
-    assert [row["status"] for row in found["rows"]] == ["solved", "solved"]
+    result = run_json(capsys, "select", "--keys", "1,0;0,1", "--values", "[[1, 0], [0, 1]]", "--scale", "sqrt")
+    assert np.shape(result["query"]) == (2, 2)
+    assert [row["status"] for row in result["rows"]] == ["solved", "solved"]
 
 
 def test_the_other_commands(capsys):
@@ -112,16 +112,16 @@ def test_people_get_words(capsys):
 @pytest.mark.parametrize(("name", "magic"), [("b.png", b"\x89PNG"), ("b.SVG", b"<?xml"), ("b.pdf", b"%PDF")])
 def test_a_picture_is_what_its_name_says_and_never_written_over(capsys, tmp_path, name, magic):
     path = tmp_path / "a" / name
-    given = ("select", "--keys", "1,0;0,1", "--values", "1,0;0,1", "--index", 0, "--picture", path)
-    assert run(capsys, *given)[0] == 0
-    assert [one.name for one in path.parent.iterdir()] == [name]
+    options = ("select", "--keys", "1,0;0,1", "--values", "1,0;0,1", "--index", 0, "--picture", path)
+    assert run(capsys, *options)[0] == 0
+    assert [file.name for file in path.parent.iterdir()] == [name]
     before = path.read_bytes()
     assert before.startswith(magic)
-    code, out, err = run(capsys, *given)
+    code, out, err = run(capsys, *options)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "exists already: choose another name" in err
     path.unlink()
-    run(capsys, *given)
+    run(capsys, *options)
     assert path.read_bytes() == before
 
 
@@ -159,18 +159,18 @@ def test_mistakes_are_one_line_and_exit_2(capsys, arguments, words):
 
 def test_a_picture_that_cannot_be_written_is_one_line(capsys, tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
-    given = ("select", "--keys", "1;0", "--values", "1;0", "--index", 0, "--picture", tmp_path / "file" / "a.png")
-    code, _, err = run(capsys, *given)
+    options = ("select", "--keys", "1;0", "--values", "1;0", "--index", 0, "--picture", tmp_path / "file" / "a.png")
+    code, _, err = run(capsys, *options)
     assert (code, err.count("\n")) == (1, 1)
     assert "cannot be written" in err
 
 
 def test_json_and_statement_name_the_reading(capsys, files):
     for kind, words in (("csv", "keys as the decimals written"), ("npy", "keys as binary float64 values")):
-        given = ("--keys", files / f"K.{kind}", "--values", files / f"V.{kind}")
-        found = run_json(capsys, "reach", *given, "--target", "9,9,9")
-        assert words == found["reading"] == found["certificate"]["reading"]
-        assert words in found["statement"]
+        options = ("--keys", files / f"K.{kind}", "--values", files / f"V.{kind}")
+        result = run_json(capsys, "reach", *options, "--target", "9,9,9")
+        assert words == result["reading"] == result["certificate"]["reading"]
+        assert words in result["statement"]
 
 
 def test_check_exits_1_when_a_task_fails(capsys, tmp_path):

@@ -26,18 +26,18 @@ def test_the_exact_linear_program_agrees_with_a_float_one_and_proves_itself():
         d, m = rng.integers(1, 4), rng.integers(1, 7)
         rows, least, cost = (rng.integers(-2, 3, size=shape) for shape in ((m, d), m, d))
         exact, b, (c,) = fractions(rows), fractions([least])[0], fractions([cost])
-        found = minimise(c, exact, b)
-        if found.x is not None:
-            assert all(dot(row, found.x) >= y for row, y in zip(exact, b, strict=True))
+        program = minimise(c, exact, b)
+        if program.x is not None:
+            assert all(dot(row, program.x) >= y for row, y in zip(exact, b, strict=True))
             best = linprog(cost, A_ub=-rows, b_ub=-least, bounds=[(None, None)] * d).fun
-            assert float(dot(c, found.x)) == pytest.approx(best, abs=1e-8)
+            assert float(dot(c, program.x)) == pytest.approx(best, abs=1e-8)
             kinds.add("point")
-        elif found.ray is not None:
-            assert dot(c, found.ray) < 0
-            assert all(dot(row, found.ray) >= 0 for row in exact)
+        elif program.ray is not None:
+            assert dot(c, program.ray) < 0
+            assert all(dot(row, program.ray) >= 0 for row in exact)
             kinds.add("ray")
         else:
-            y = found.multipliers
+            y = program.multipliers
             assert min(y) >= 0
             assert not any(dot(y, list(column)) for column in zip(*exact, strict=True))
             assert dot(y, b) > 0
@@ -49,24 +49,24 @@ def test_the_linear_conditions_enclose_the_exact_set():
     rng = np.random.default_rng(1)
     keys = rng.normal(size=(5, 3))
     keys[0] *= 4
-    found = json.loads(when(keys, 0, weight=Fraction(9, 10), scale="sqrt").to_json())
-    rows, inside = np.array(found["rows"]), 0
+    condition = json.loads(when(keys, 0, weight=Fraction(9, 10), scale="sqrt").to_json())
+    rows, inside = np.array(condition["rows"]), 0
     for query in rng.normal(size=(300, 3)) * 5:
         leads = rows @ query
         reached = 1 / (1 + np.exp(-leads).sum()) >= 0.9
         assert (
             reached == json.loads(when(keys, 0, weight=Fraction(9, 10), query=query, scale="sqrt").to_json())["holds"]
         )
-        assert reached or leads.min() < found["sufficient"]
-        assert not reached or leads.min() >= found["necessary"]
+        assert reached or leads.min() < condition["sufficient"]
+        assert not reached or leads.min() >= condition["necessary"]
         inside += reached
     assert 10 < inside < 290
 
 
 def test_a_key_in_the_hull_is_refused_with_its_combination():
-    found = when([["-1"], ["0.5"], ["1"]], 1)
-    assert found.status == "impossible"
-    assert found.selection.combination == {0: Fraction(1, 4), 2: Fraction(3, 4)}
+    condition = when([["-1"], ["0.5"], ["1"]], 1)
+    assert condition.status == "impossible"
+    assert condition.selection.combination == {0: Fraction(1, 4), 2: Fraction(3, 4)}
     assert when([[1, 2]], 0).statement().startswith("There is one key")
 
 

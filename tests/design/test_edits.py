@@ -83,14 +83,14 @@ def test_scores_that_cancel_prove_nothing_false():
 
 
 def test_a_bound_beyond_the_tolerance_is_not_solved():
-    rng, found = np.random.default_rng(0), []
+    rng, statuses = np.random.default_rng(0), []
     for size in (1.0, 1e3, 1e6, 1e8):
         keys, values, query = size * rng.normal(size=(4, 3)), rng.normal(size=(4, 2)), size * rng.normal(size=3)
         for j in range(4):
             result = edit_key(keys, values, query, j, tolerance=1e-9)
             assert result.status != "solved" or result.bound <= 1e-9
-            found.append(result.status)
-    assert {"solved", "undecided"} <= set(found)
+            statuses.append(result.status)
+    assert {"solved", "undecided"} <= set(statuses)
 
 
 def test_a_direction_of_zero_is_no_proof():

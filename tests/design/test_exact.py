@@ -19,14 +19,14 @@ def test_a_float_is_the_decimal_it_was_typed_as():
 def test_solutions_are_exact(columns, data):
     x = data.draw(st.lists(small, min_size=len(columns), max_size=len(columns)))
     right = [sum((a * c[r] for a, c in zip(x, columns, strict=True)), Fraction(0)) for r in range(3)]
-    found = solve(columns, right, np.array([float(a) for a in x]))
-    assert found is not None
-    assert [sum((a * c[r] for a, c in zip(found, columns, strict=True)), Fraction(0)) for r in range(3)] == right
+    vector = solve(columns, right, np.array([float(a) for a in x]))
+    assert vector is not None
+    assert [sum((a * c[r] for a, c in zip(vector, columns, strict=True)), Fraction(0)) for r in range(3)] == right
 
 
 def test_an_inconsistent_system_has_no_solution():
-    one = [[Fraction(1), Fraction(1)]]
-    assert solve(one, [Fraction(1), Fraction(2)], np.ones(1)) is None
+    column = [[Fraction(1), Fraction(1)]]
+    assert solve(column, [Fraction(1), Fraction(2)], np.ones(1)) is None
 
 
 def test_what_only_nearly_fits_is_measured():

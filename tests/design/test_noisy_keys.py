@@ -14,7 +14,7 @@ FIELDS = ("mean", "sd", "near_one", "near_zero", "failures")
 
 
 @pytest.fixture(scope="module")
-def found():
+def result():
     return noise(samples=200_000)
 
 
@@ -33,20 +33,20 @@ def test_small_noise_in_every_direction_has_its_closed_form(alpha):
     for design in noise(samples=100_000, varying=0.0, alpha=alpha).designs:
         assert design.approximation.sd < 0.1 * design.closed_form.sd, design.name
         assert design.distance < 4, design.name
-    one, _, split = noise(samples=1000, varying=0.0, alpha=alpha).designs
-    assert one.closed_form.sd == pytest.approx(10 * np.sqrt(alpha) / 2, rel=0.01)
+    single, _, split = noise(samples=1000, varying=0.0, alpha=alpha).designs
+    assert single.closed_form.sd == pytest.approx(10 * np.sqrt(alpha) / 2, rel=0.01)
     rest = 9 / (9 + np.exp(10))  # the slope of a head's own weight; the 9 others' noise adds a ninth to its variance
     assert split.closed_form.sd == pytest.approx(rest * (1 - rest) * 10 * np.sqrt(alpha * 10 / 9) / 2, rel=0.05)
 
 
 def test_several_varying_keys_and_any_number_of_heads():
-    found = noise(samples=100_000, n=6, indices=(0, 1, 2), varies=(0, 1, 4), heads=6, alpha=1e-5, seed=3)
-    one, equal, split = found.designs
-    assert found.varies == (0, 1, 4)
+    result = noise(samples=100_000, n=6, indices=(0, 1, 2), varies=(0, 1, 4), heads=6, alpha=1e-5, seed=3)
+    single, equal, split = result.designs
+    assert result.varies == (0, 1, 4)
     assert equal.queries.shape == split.queries.shape == (6, 6)
-    assert max(design.distance for design in found.designs) < 4
-    assert equal.simulated == one.simulated
-    assert split.simulated.sd < 0.3 * one.simulated.sd
+    assert max(design.distance for design in result.designs) < 4
+    assert equal.simulated == single.simulated
+    assert split.simulated.sd < 0.3 * single.simulated.sd
     again = noise(samples=100_000, n=6, indices=(0, 1, 2), varies=(0, 1, 4), heads=3, alpha=1e-5, seed=3).designs[2]
     assert split.closed_form == again.closed_form  # copies of split heads change nothing
 
@@ -58,27 +58,27 @@ def test_two_keys_are_exact_whatever_the_noise():
         assert design.distance < 4
 
 
-def test_the_known_numbers(found):
-    one, equal, split = found.designs
-    assert one.closed_form.sd == pytest.approx(0.442, abs=5e-4)
-    assert equal.closed_form.sd == pytest.approx(one.closed_form.sd)
+def test_the_known_numbers(result):
+    single, equal, split = result.designs
+    assert single.closed_form.sd == pytest.approx(0.442, abs=5e-4)
+    assert equal.closed_form.sd == pytest.approx(single.closed_form.sd)
     assert split.closed_form.sd == pytest.approx(0.151, abs=5e-4)
     assert split.closed_form.failures == pytest.approx(norm.cdf(np.sqrt(2) * (np.log(9) / 10 - 1)), abs=2e-4)
     assert split.closed_form.failures == pytest.approx(0.135, abs=5e-4)
 
 
 def test_limits_as_the_queries_grow():
-    one, _, split = noise(samples=1000, strength=1e5).designs
-    assert one.closed_form.sd == pytest.approx(0.5, abs=1e-3)
+    single, _, split = noise(samples=1000, strength=1e5).designs
+    assert single.closed_form.sd == pytest.approx(0.5, abs=1e-3)
     assert split.closed_form.mean == pytest.approx(0.46, abs=2e-3)
     assert split.closed_form.sd == pytest.approx(0.135, abs=1e-3)
     assert split.closed_form.failures == pytest.approx(0.079, abs=1e-3)
 
 
-def test_equal_heads_are_one_head(found):
-    one, equal, _ = found.designs
-    assert equal.simulated == one.simulated
-    assert (equal.histogram == one.histogram).all()
+def test_equal_heads_are_one_head(result):
+    single, equal, _ = result.designs
+    assert equal.simulated == single.simulated
+    assert (equal.histogram == single.histogram).all()
 
 
 def test_small_noise_alone_is_harmless():
@@ -99,12 +99,12 @@ def test_heads_see_the_same_keys():
     assert equal.simulated.sd > 0.43
 
 
-def test_histograms_are_shares(found):
-    for design in found.designs:
+def test_histograms_are_shares(result):
+    for design in result.designs:
         assert design.histogram.sum() == pytest.approx(1)
         assert design.law.sum() == pytest.approx(1)
-    assert set(json.loads(found.to_json())) >= {"status", "designs", "samples"}
-    assert "2 split heads" in found._repr_html_()
+    assert set(json.loads(result.to_json())) >= {"status", "designs", "samples"}
+    assert "2 split heads" in result._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -126,20 +126,20 @@ def test_mistakes(settings, words):
 
 def test_the_table_says_when_the_closed_form_does_not_hold():
     def shown(alpha):
-        found = noise(samples=100_000, alpha=alpha)
+        result = noise(samples=100_000, alpha=alpha)
         console = Console(width=100, record=True, file=io.StringIO())
-        console.print(found)
-        return found, console.export_text()
+        console.print(result)
+        return result, console.export_text()
 
     tiny, text = shown(1e-10)
-    assert max(one.distance for one in tiny.designs) < 4
+    assert max(design.distance for design in tiny.designs) < 4
     assert "Simulation and closed form agree within" in text
     assert "alpha is too large" not in text
     rough, text = shown(0.1)
-    assert max(one.distance for one in rough.designs) > 20
+    assert max(design.distance for design in rough.designs) > 20
     assert "alpha is too large" in " ".join(text.split())
     assert rough.to_dict()["designs"][0]["standard_errors_apart"] > 20
-    worst = max(rough.designs, key=lambda one: one.distance)
+    worst = max(rough.designs, key=lambda design: design.distance)
     assert f"allowing for an error of {number(worst.furthest[1])} from" in " ".join(text.split())
 
 

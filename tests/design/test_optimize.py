@@ -33,10 +33,10 @@ def test_nothing_asked_is_zero():
 
 def test_multipliers_prove_the_value():
     cost, rows, right = np.array([-1.0, -2.0]), np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([4.0, 3.0])
-    found = linear_program(cost, A_ub=rows, b_ub=right, bounds=(0, None))
-    assert found is not None
-    assert float(cost @ found.x) == pytest.approx(-7)
-    assert found.multipliers @ right == pytest.approx(7)
+    optimum = linear_program(cost, A_ub=rows, b_ub=right, bounds=(0, None))
+    assert optimum is not None
+    assert float(cost @ optimum.x) == pytest.approx(-7)
+    assert optimum.multipliers @ right == pytest.approx(7)
 
 
 def test_an_impossible_program_is_none():

@@ -87,9 +87,9 @@ def test_scale_is_honoured():
 
 def test_reaching_inside_and_outside_the_hull():
     inside = np.array([0.3, 0.2, 0.1, 0.4]) @ V
-    found = reach(K, V, inside)
-    assert found.status == "solved"
-    assert truly(found, K, V, inside) <= 0.01
+    result = reach(K, V, inside)
+    assert result.status == "solved"
+    assert truly(result, K, V, inside) <= 0.01
     outside = reach(K, V, [1, 0, 0])
     assert outside.status == "impossible"
     w = np.array(outside.certificate["direction"])
@@ -153,9 +153,9 @@ def test_mistakes_name_their_fix(call, words):
 def test_a_sentence_about_a_ball_of_queries_says_so():
     keys = np.random.default_rng(3).normal(size=(4, 6))
     keys[0] = keys[1:].mean(axis=0)
-    said = select(keys, np.eye(4), 0).statement
-    assert said.count("every query with |scale·q| up to") == 2
-    assert "Key 0 is nearly" in said
+    statement = select(keys, np.eye(4), 0).statement
+    assert statement.count("every query with |scale·q| up to") == 2
+    assert "Key 0 is nearly" in statement
 
 
 def test_text_means_decimals_and_arrays_mean_binary_values():

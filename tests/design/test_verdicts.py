@@ -46,9 +46,9 @@ def climbed(errors, query, rng):
     for _ in range(60):
         moved = query * (1 + step * rng.normal(size=(30, 1)))
         moved = moved + step * rng.normal(size=(30, len(query))) * np.abs(query).max()
-        found = errors(moved)
-        if found.min() < least:
-            least, query = found.min(), moved[found.argmin()]
+        misses = errors(moved)
+        if misses.min() < least:
+            least, query = misses.min(), moved[misses.argmin()]
         else:
             step /= 1.5
     return least
