@@ -6,7 +6,7 @@ Modules that need numpy are imported when a command runs, so that `--help` is qu
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -32,10 +32,6 @@ design = App(
 )
 
 
-def _text(words: str) -> Parameter:
-    return Parameter(help=words, allow_leading_hyphen=True)
-
-
 def _decimal(_kind: object, tokens: Sequence[Any]) -> Decimal:
     from attnlab.design.exact import decimal
 
@@ -51,12 +47,8 @@ def _whole(_kind: object, tokens: Sequence[Any]) -> int:
     return whole(tokens[0].value)
 
 
-def _number(words: str) -> Parameter:
-    return Parameter(help=words, converter=_decimal, allow_leading_hyphen=True)
-
-
-def _count(words: str) -> Parameter:
-    return Parameter(help=words, converter=_whole, allow_leading_hyphen=True)
+def _option(text: str, converter: Callable[..., Any] | None = None) -> Parameter:
+    return Parameter(help=text, converter=converter, allow_leading_hyphen=True)
 
 
 def _refuse_picture(_kind: object, path: Path | None) -> None:
@@ -66,11 +58,11 @@ def _refuse_picture(_kind: object, path: Path | None) -> None:
 
 
 _FILE = "CSV, NPY or JSON file, or '1,0;0,1'"
-_Keys = Annotated[str, _text(f"One key per row: {_FILE}.")]
-_Values = Annotated[str, _text("One value per row, as many as keys.")]
-_Target = Annotated[str, _text("Output wanted, such as 1,0,0.")]
-_Indices = Annotated[str | None, _text("Indices of the values, such as 0,1; all by default.")]
-_Tolerance = Annotated[Decimal, _number("Maximum error of any output coordinate.")]
+_Keys = Annotated[str, _option(f"One key per row: {_FILE}.")]
+_Values = Annotated[str, _option("One value per row, as many as keys.")]
+_Target = Annotated[str, _option("Output wanted, such as 1,0,0.")]
+_Indices = Annotated[str | None, _option("Indices of the values, such as 0,1; all by default.")]
+_Tolerance = Annotated[Decimal, _option("Maximum error of any output coordinate.", _decimal)]
 _Scales = Annotated[Literal["none", "sqrt"], Parameter(help="Scaling of scores by the width.")]
 _Json = Annotated[bool, Parameter(help="Print JSON.")]
 _Seconds = Annotated[float, Parameter(help="Time limit in seconds for a proof of impossibility.")]
@@ -82,7 +74,7 @@ def select(
     *,
     keys: _Keys,
     values: _Values,
-    index: Annotated[int | None, _count("Index of the value, from 0; all by default.")] = None,
+    index: Annotated[int | None, _option("Index of the value, from 0; all by default.", _whole)] = None,
     tolerance: _Tolerance = Decimal("0.01"),
     scale: _Scales = "none",
     seconds: _Seconds = 5.0,
@@ -101,7 +93,7 @@ def blend(
     keys: _Keys,
     values: _Values,
     indices: _Indices = None,
-    weights: Annotated[str | None, _text("Their weights, such as .3,.7; equal by default.")] = None,
+    weights: Annotated[str | None, _option("Their weights, such as .3,.7; equal by default.")] = None,
     tolerance: _Tolerance = Decimal("0.01"),
     scale: _Scales = "none",
     seconds: _Seconds = 5.0,
@@ -136,7 +128,7 @@ def reach(
     keys: _Keys,
     values: _Values,
     target: _Target,
-    query: Annotated[str | None, _text("Do not search; measure how close this query comes.")] = None,
+    query: Annotated[str | None, _option("Do not search; measure how close this query comes.")] = None,
     tolerance: _Tolerance = Decimal("0.01"),
     scale: _Scales = "none",
     seconds: _Seconds = 5.0,
@@ -152,9 +144,11 @@ def reach(
 @design.command
 def project(
     *,
-    keep: Annotated[str, _text("Basis of the subspace of v_a, one vector per row.")],
-    forget: Annotated[str, _text("Basis of the subspace of v_b, one vector per row.")],
-    tolerance: Annotated[Decimal, _number("Maximum error of any coordinate of M times a vector.")] = Decimal("1e-6"),
+    keep: Annotated[str, _option("Basis of the subspace of v_a, one vector per row.")],
+    forget: Annotated[str, _option("Basis of the subspace of v_b, one vector per row.")],
+    tolerance: Annotated[Decimal, _option("Maximum error of any coordinate of M times a vector.", _decimal)] = Decimal(
+        "1e-6"
+    ),
     json: _Json = False,
 ) -> None:
     """Find the matrix that extracts v_a from v_a + v_b."""
@@ -164,10 +158,10 @@ def project(
 @design.command
 def layer(
     *,
-    tokens: Annotated[str, _text("One input per row.")],
-    outputs: Annotated[str, _text("One output per row; a row of nan is free.")],
-    weights: Annotated[str | None, _text("Attention weights to use; chosen by default.")] = None,
-    width: Annotated[int | None, _count("Width of the head; by default the rank of the scores.")] = None,
+    tokens: Annotated[str, _option("One input per row.")],
+    outputs: Annotated[str, _option("One output per row; a row of nan is free.")],
+    weights: Annotated[str | None, _option("Attention weights to use; chosen by default.")] = None,
+    width: Annotated[int | None, _option("Width of the head; by default the rank of the scores.", _whole)] = None,
     tolerance: _Tolerance = Decimal("0.01"),
     scale: _Scales = "none",
     json: _Json = False,
@@ -183,9 +177,9 @@ def edit_key(
     *,
     keys: _Keys,
     values: _Values,
-    query: Annotated[str, _text("Query that stays fixed.")],
-    index: Annotated[int, _count("Index of the key to change, from 0.")],
-    target: Annotated[str | None, _text("Output wanted; by default the value of the key.")] = None,
+    query: Annotated[str, _option("Query that stays fixed.")],
+    index: Annotated[int, _option("Index of the key to change, from 0.", _whole)],
+    target: Annotated[str | None, _option("Output wanted; by default the value of the key.")] = None,
     norm: Annotated[float | None, Parameter(help="Norm of the new key.")] = None,
     tolerance: _Tolerance = Decimal("0.01"),
     scale: _Scales = "none",
@@ -204,18 +198,18 @@ def edit_key(
 @design.command
 def noise(
     *,
-    keys: Annotated[str | None, _text("Mean keys, one per row; orthonormal by default.")] = None,
-    values: Annotated[str | None, _text("One value per key; orthonormal by default.")] = None,
-    indices: Annotated[str, _text("Values to average, such as 0,1.")] = "0,1",
-    n: Annotated[int, _count("Number of keys, if none are given.")] = 10,
+    keys: Annotated[str | None, _option("Mean keys, one per row; orthonormal by default.")] = None,
+    values: Annotated[str | None, _option("One value per key; orthonormal by default.")] = None,
+    indices: Annotated[str, _option("Values to average, such as 0,1.")] = "0,1",
+    n: Annotated[int, _option("Number of keys, if none are given.", _whole)] = 10,
     strength: Annotated[float, Parameter(help="Factor C of the queries, C times the sum of the mean keys.")] = 10.0,
     alpha: Annotated[float, Parameter(help="Variance of each key in each direction.")] = 1e-6,
     varying: Annotated[float, Parameter(help="Variance of varying keys along themselves.")] = 0.5,
-    varies: Annotated[str | None, _text("Keys whose norm varies; the first averaged by default.")] = None,
-    heads: Annotated[int, _count("Number of equal heads, and of split heads; at least 2.")] = 2,
-    samples: Annotated[int, _count("Number of draws.")] = 1_000_000,
-    robust: Annotated[int, _count("Also fit this many heads to the noise.")] = 0,
-    seed: Annotated[int, _count("Seed of all random choices.")] = 0,
+    varies: Annotated[str | None, _option("Keys whose norm varies; the first averaged by default.")] = None,
+    heads: Annotated[int, _option("Number of equal heads, and of split heads; at least 2.", _whole)] = 2,
+    samples: Annotated[int, _option("Number of draws.", _whole)] = 1_000_000,
+    robust: Annotated[int, _option("Also fit this many heads to the noise.", _whole)] = 0,
+    seed: Annotated[int, _option("Seed of all random choices.", _whole)] = 0,
     scale: _Scales = "none",
     json: _Json = False,
     picture: _Picture = None,
@@ -243,9 +237,9 @@ def noise(
 def when(
     *,
     keys: _Keys,
-    index: Annotated[int, _count("Index of the key, from 0.")],
-    weight: Annotated[Decimal, _number("Weight that the key should have at least.")] = Decimal("0.99"),
-    query: Annotated[str | None, _text("Query to judge.")] = None,
+    index: Annotated[int, _option("Index of the key, from 0.", _whole)],
+    weight: Annotated[Decimal, _option("Weight that the key should have at least.", _decimal)] = Decimal("0.99"),
+    query: Annotated[str | None, _option("Query to judge.")] = None,
     scale: _Scales = "none",
     json: _Json = False,
 ) -> None:
@@ -460,7 +454,7 @@ def _show(
     if picture is not None:
         from attnlab.design import pictures
 
-        pictures.save(pictures.draw(result, data), picture)
+        pictures.save(result, data, picture)
     _print(result, as_json, picture)
 
 

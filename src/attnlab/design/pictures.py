@@ -18,17 +18,14 @@ if TYPE_CHECKING:
 _INK, _SOFT, _KEY, _VALUE, _OUT = "#222222", "#c9ccd1", "#2f6db5", "#d0781e", "#b3261e"
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write the figure as PNG, SVG or PDF, as the path ends."""
-    write_picture(path, picture_bytes(figure, picture_kind(path), dpi=160))
-
-
-def draw(result: Result | Noise, data: tuple[Array, Array] | None = None) -> Figure:
-    """The picture of any result; `data` are the keys and values of a query."""
+def save(result: Result | Noise, data: tuple[Array, Array] | None, path: Path) -> None:
+    """Write the picture of a result as PNG, SVG or PDF, by the extension; `data` are the keys and values of a query."""
     if isinstance(result, Noise):
-        return noise_picture(result)
-    assert data is not None
-    return design_picture(result, *data)
+        figure = noise_picture(result)
+    else:
+        assert data is not None
+        figure = design_picture(result, *data)
+    write_picture(path, picture_bytes(figure, picture_kind(path), dpi=160))
 
 
 def design_picture(result: Result, keys: Array, values: Array) -> Figure:
