@@ -37,8 +37,8 @@ from typing import Any
 import httpx
 
 from attnlab.serve.access import REQUEST_LIMIT
-from attnlab.serve.app import Lab
 from attnlab.serve.routes import Options
+from attnlab.serve.server import Lab
 
 SOLVE = {"task": "select", "keys": [[1, 0], [0, 1], [1, 1]], "values": [[1], [2], [3]], "index": 2}
 # Routes of a visit, with how often each is called.

@@ -20,9 +20,8 @@ from starlette.responses import Response
 
 from attnlab.errors import UserError
 from attnlab.serve.access import BODY_LIMIT, REQUEST_LIMIT, Access, Guard, hosts_of
-from attnlab.serve.app import LIVE_PAGES, create_app
 from attnlab.serve.routes import Options
-from attnlab.serve.server import bind
+from attnlab.serve.server import LIVE_PAGES, bind, create_app
 
 
 @pytest.fixture
@@ -181,9 +180,9 @@ def test_errors_of_the_server_itself_have_the_security_headers_too(tmp_path: Pat
 def test_files_outside_of_the_page_are_not_served(served: Served) -> None:
     with served.client() as client:
         for path in (
-            "/static/../app.py",
-            "/static/%2e%2e/app.py",
-            "/static/..%2fapp.py",
+            "/static/../server.py",
+            "/static/%2e%2e/server.py",
+            "/static/..%2fserver.py",
             "/static//etc/passwd",
             "/static/x.txt",
         ):

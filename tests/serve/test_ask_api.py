@@ -26,9 +26,9 @@ from attnlab.inside.look import look
 from attnlab.inside.taps import capture, patch
 from attnlab.lm import evaluate
 from attnlab.serve import ask
-from attnlab.serve.app import _as_lines, create_app
 from attnlab.serve.ask import RISKS
 from attnlab.serve.routes import Options
+from attnlab.serve.server import _as_lines, create_app
 from attnlab.serve.worker import Worker
 from attnlab.trust import Oracle
 from conftest import MARKUP

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from serving import Served
 
-from attnlab.serve.app import ROUTES
 from attnlab.serve.routes import Route
+from attnlab.serve.server import ROUTES
 
 POSTED = [route for route in ROUTES if route.method == "POST" and "{" not in route.path]
 MEASURING = [route for route in ROUTES if route.method == "POST" and "{" in route.path]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -49,11 +50,11 @@ def identity() -> int:
 def test_values_streams_and_errors_of_one_process() -> None:
     async def check() -> None:
         worker = Worker()
-        assert await worker.run(double, 4) == 8
-        assert [value async for value in worker.stream(count, 3)] == [0, 1, 2, 3]
+        assert await worker.run(double, 4) == b"8"
+        assert [value async for value in worker.stream(count, 3)] == [b"0", b"1", b"2", None]
         with pytest.raises(UserError, match="not like this"):
             await worker.run(refuse)
-        assert await worker.run(identity) == await worker.run(identity) != os.getpid()
+        assert await worker.run(identity) == await worker.run(identity) != str(os.getpid()).encode()
         worker.close()
 
     run_async(check())
@@ -68,7 +69,7 @@ def test_a_task_that_takes_too_long_is_ended_and_the_next_gets_a_new_process() -
         assert await worker.run(identity) != first
         with pytest.raises(AttnlabError, match="ended unexpectedly"):
             await worker.run(stop)
-        assert await worker.run(double, 1) == 2
+        assert await worker.run(double, 1) == b"2"
         worker.close()
 
     run_async(check())
@@ -93,9 +94,9 @@ def test_a_cancelled_task_ends_its_process() -> None:
             await running
         assert await worker.run(identity) != first
         end = time.monotonic() + 10
-        while is_running(first) and time.monotonic() < end:
+        while is_running(int(first)) and time.monotonic() < end:
             await asyncio.sleep(0.05)
-        assert not is_running(first)
+        assert not is_running(int(first))
         worker.close()
 
     run_async(check())
@@ -112,10 +113,10 @@ def test_a_task_that_yields_stops_when_it_is_cancelled_and_its_process_stays() -
         worker = Worker()
         first = await worker.run(identity)
         values = worker.stream(count_slowly)
-        assert await anext(values) == 0
+        assert await anext(values) == b"0"
         await values.aclose()
         assert await worker.run(identity) == first
-        assert await worker.run(double, 3) == 6
+        assert await worker.run(double, 3) == b"6"
         worker.close()
 
     run_async(check())
@@ -129,7 +130,7 @@ def leave_a_file() -> str:
 def test_temporary_files_of_a_process_and_its_children_are_deleted_with_it() -> None:
     async def check() -> None:
         worker = Worker()
-        left = [Path(one) for one in (await worker.run(leave_a_file)).split("|")]
+        left = [Path(path) for path in json.loads(await worker.run(leave_a_file)).split("|")]
         assert all(one.is_dir() for one in left)
         worker.close()
         assert not any(one.exists() for one in left)
@@ -143,7 +144,7 @@ def test_a_start_that_nobody_waits_for_any_more_serves_the_next_task() -> None:
         running = asyncio.ensure_future(worker.run(identity))
         await asyncio.sleep(0)
         running.cancel()
-        assert await worker.run(double, 2) == 4
+        assert await worker.run(double, 2) == b"4"
         worker.close()
 
     run_async(check())
@@ -153,9 +154,9 @@ def test_a_reader_that_stops_reading_keeps_nobody_waiting() -> None:
     async def check() -> None:
         worker = Worker(waiting=2)
         values = worker.stream(count, 1000)
-        assert await anext(values) == 0
-        assert await asyncio.wait_for(worker.run(double, 1), 60) == 2
-        assert [value async for value in values] == list(range(1, 1001))
+        assert await anext(values) == b"0"
+        assert await asyncio.wait_for(worker.run(double, 1), 60) == b"2"
+        assert [value async for value in values] == [*(b"%d" % number for number in range(1, 1000)), None]
         worker.close()
 
     run_async(check())
@@ -172,7 +173,7 @@ def test_the_event_loop_goes_on_while_a_process_starts_and_gets_much_to_read() -
                 turns += 1
 
         watching = asyncio.ensure_future(watch())
-        assert await worker.run(len, "x" * 5_000_000) == 5_000_000
+        assert await worker.run(len, "x" * 5_000_000) == b"5000000"
         watching.cancel()
         assert turns >= 5  # a loop that waits for the process has one or two
         worker.close()
@@ -185,7 +186,7 @@ def test_what_cannot_be_sent_is_an_error() -> None:
         worker = Worker()
         with pytest.raises(Exception, match="no function of a module"):
             await worker.run(lambda: None)
-        assert await worker.run(double, 2) == 4
+        assert await worker.run(double, 2) == b"4"
         worker.close()
 
     run_async(check())
@@ -195,7 +196,7 @@ def test_modules_are_imported_ahead() -> None:
     async def check() -> None:
         worker = Worker()
         await worker.run(import_all, "colorsys")
-        assert "colorsys" in await worker.run(imported)
+        assert "colorsys" in json.loads(await worker.run(imported))
         worker.close()
 
     run_async(check())
@@ -213,7 +214,7 @@ def test_too_many_waiting_tasks_are_refused() -> None:
         with pytest.raises(Busy):
             await worker.run(double, 1)
         await asyncio.gather(*running)
-        assert await worker.run(double, 1) == 2
+        assert await worker.run(double, 1) == b"2"
         worker.close()
 
     run_async(check())
@@ -229,7 +230,7 @@ def test_long_messages_arrive_whole_with_the_event_loop_of_the_server() -> None:
     async def check() -> None:
         worker = Worker()
         for length in (10, 2_000_000, 100_000):
-            assert len(await worker.run(long_text, length)) == length
+            assert len(json.loads(await worker.run(long_text, length))) == length
         worker.close()
 
     run_async(check(), uvloop.run)

@@ -47,7 +47,7 @@ from attnlab.report.document import (
     section,
 )
 from attnlab.report.html import as_html
-from attnlab.report.parts import cell, columns, folded, strongest, text_column
+from attnlab.report.parts import cell, folded, strongest, text_column
 from attnlab.report.words import NOTHING, percent, plural, visible
 from attnlab.store.records import encode as to_json
 
@@ -197,7 +197,6 @@ class LookRecord:
 
 def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
     """Run a model on a text and record what it does; a `question` is encoded as in training, followed by `⁇`."""
-    refuse_bottleneck(model)
     return look_at(model, tokenizer, encode(tokenizer, text, question, model.config.block_size), text, top=top)
 
 
@@ -361,25 +360,8 @@ def _heads_section(view: View, mechanisms: Sequence[str]) -> list[Section]:
     )
     notes = dict(enumerate(mechanisms, start=1)) if len(set(mechanisms)) > 1 else None
     size = min(_LARGEST, max(_SMALLEST, _ROOM / len(tokens)))
-    rows = [
-        Row(
-            Cell(f"layer {head.layer}, {head.head or 'influence'}"),
-            [
-                Cell(f"{head.spread:.1f}", head.spread),
-                Cell(f"{head.distance:.1f}", head.distance),
-                cell(head.first, "share"),
-            ],
-        )
-        for head in view.heads()
-    ]
-    caption = (
-        "Means over all rows but the first, which can look at nothing but itself. The spread is the exponential of the entropy:"
-        " the effective number of tokens looked at."
-    )
-    titles = ("Spread in tokens", "Tokens looked back", "On the first token")
-    table = Table("Heads in numbers", caption, columns("Head", *titles), rows)
     viewer = Heads(tokens, heads, len(tokens) - 1, size, notes, strip=True)
-    return section("Where it looks", Text([words]) if readable else None, viewer, folded("Heads in numbers", table))
+    return section("Where it looks", Text([words]) if readable else None, viewer)
 
 
 def _surprise_section(view: View) -> Section:

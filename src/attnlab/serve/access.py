@@ -9,12 +9,13 @@ are no CORS headers. Requests are limited in size and number.
 from __future__ import annotations
 
 import hmac
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_LIMIT = 2**20  # bytes of a request
@@ -28,6 +29,7 @@ _HEADERS = {
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
@@ -70,66 +72,65 @@ class Guard:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            return None
+            return
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                present = {name for name, _ in message["headers"]}
-                added = {**_HEADERS, "cache-control": "no-store"}
-                message["headers"] = [
-                    *message["headers"],
-                    *((k.encode(), v.encode()) for k, v in added.items() if k.encode() not in present),
-                ]
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if headers.get("host", "").lower() not in self.access.hosts:
-            return await _refuse(
-                with_headers, 421, "unknown host name in the request: use the link that attnlab printed"
-            )
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if scope["method"] in _SAFE and any(name == "token" and self.access.knows(value) for name, value in query):
-            return await self._enter(scope, query, with_headers)
-        if not self._may(scope, headers):
-            return await _refuse(with_headers, 403, "no access: open the link that attnlab printed, with its token")
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > BODY_LIMIT:
-            return await _refuse(with_headers, 413, _TOO_LONG)
-        if self.running >= REQUEST_LIMIT:
-            return await _refuse(with_headers, 429, "too many requests at a time: try again", {"retry-after": "1"})
+        answer = self._answer(Request(scope))
+        if answer:
+            await answer(scope, receive, with_headers)
+            return
         self.running += 1
         try:
             await _limited(self.app, scope, receive, with_headers)
         finally:
             self.running -= 1
+
+    def _answer(self, request: Request) -> Response | None:
+        """The refusal of a request that may not be served, or the answer to one with the token; None for others."""
+        if request.headers.get("host", "").lower() not in self.access.hosts:
+            return refusal(421, "unknown host name in the request: use the link that attnlab printed")
+        tokens = request.query_params.getlist("token")
+        if request.method in _SAFE and any(map(self.access.knows, tokens)):
+            return self._enter(request)
+        if not self._may(request):
+            return refusal(403, "no access: open the link that attnlab printed, with its token")
+        length = request.headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > BODY_LIMIT:
+            return refusal(413, _TOO_LONG)
+        if self.running >= REQUEST_LIMIT:
+            return refusal(429, "too many requests at a time: try again")
         return None
 
-    def _may(self, scope: Scope, headers: Mapping[str, str]) -> bool:
+    def _may(self, request: Request) -> bool:
         """Whether a request has the token and does not come from another site."""
+        headers = request.headers
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.access.knows(token)
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return False
-        known = self.access.cookie in cookies and self.access.knows(cookies[self.access.cookie].value)
+        known = self.access.knows(request.cookies.get(self.access.cookie, ""))
         origin, own = headers.get("origin"), f"http://{headers['host'].lower()}"
-        if scope["method"] not in _SAFE and origin != own:
+        if request.method not in _SAFE and origin != own:
             return False
         # A link on another site may open the page. What the link holds may make the page compute something with the
         # user's own runs, but the other site sees nothing of it, and may not reach the API itself.
-        opened = headers.get("sec-fetch-mode") == "navigate" and not scope["path"].startswith("/api/")
+        opened = headers.get("sec-fetch-mode") == "navigate" and not request.scope["path"].startswith("/api/")
         here = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         return known and origin in (None, own) and (here or opened)
 
-    async def _enter(self, scope: Scope, query: Iterable[tuple[str, str]], send: Send) -> None:
+    def _enter(self, request: Request) -> Response:
         """Exchange the token for a cookie, so that it does not stay in the address."""
-        rest = urlencode([(name, value) for name, value in query if name != "token"])
-        cookie = f"{self.access.cookie}={self.access.token}; Path=/; HttpOnly; SameSite=Lax"
+        rest = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
         # The path has been decoded. "//other.example" and "/\\other.example" would lead elsewhere.
-        path = "/" + quote(scope["path"].lstrip("/"), safe="/:@")
-        await _answer(send, 303, None, {"location": path + (f"?{rest}" if rest else ""), "set-cookie": cookie})
+        path = "/" + quote(request.scope["path"].lstrip("/"), safe="/:@")
+        answer = Response(status_code=303, headers={"location": path + (f"?{rest}" if rest else "")})
+        answer.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="lax")
+        return answer
 
 
 async def _limited(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -150,21 +151,10 @@ async def _limited(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> 
 
     await app(scope, limited, answer)
     if not started and read > BODY_LIMIT:
-        await _refuse(send, 413, _TOO_LONG)
+        await refusal(413, _TOO_LONG)(scope, receive, send)
 
 
-async def _refuse(send: Send, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-    await _answer(send, status, {"error": message}, headers)
-
-
-async def _answer(send: Send, status: int, content: object, headers: Mapping[str, str] | None = None) -> None:
-    body = b"" if content is None else json.dumps(content).encode()
-    all_headers = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(name.encode(), value.encode("latin-1", "replace")) for name, value in all_headers.items()],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
+def refusal(status: int, message: str) -> Response:
+    """An answer that says in one line why there is no other; with 429 the client may try again."""
+    headers = {"retry-after": "1"} if status == 429 else None
+    return JSONResponse({"error": message}, status, headers)

@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from attnlab.errors import AttnlabError, UntrustedCode, UserError
 from attnlab.inside import Ablation, HeadEffect, Intervention, TapName
-from attnlab.serve.routes import Options, Query, Route
+from attnlab.serve.routes import Options, Query, Route, RunName
 from attnlab.store.listing import Entry, arrange, read_all
 from attnlab.store.runs import Run, run_folder
 from attnlab.store.usercode import ADVICE
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from attnlab.inside.look import Layer
     from attnlab.lm.model import LanguageModel
     from attnlab.lm.tokenizers import Tokenizer
+    from attnlab.trust.answers import AnswerTrie
     from attnlab.trust.asking import Considered, Neighbour, Oracle
 
 RISKS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
@@ -40,8 +41,6 @@ _SAMPLING = 600.0  # seconds: up to six runs with ten texts each
 _LEVELS = 32767  # steps of a weight: 16 bits with a sign
 _EXAMPLES = 3
 _SEARCHED, _PARTNERS = 2000, 8  # training questions, and those of the same length that are offered
-
-RunName = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
 # The runs to choose from
@@ -429,9 +428,7 @@ def intervene(options: Options, query: Changes) -> Ablation:
     """What the model says without and with some changes inside it."""
     from attnlab.inside.ablation import ablate
 
-    opened = open_once(options, query.run)
-    _encode(opened, query)  # refuses what cannot be asked
-    answers = opened.oracle.trie if opened.oracle else None
+    opened, answers = _askable(options, query)
     arguments = opened.model, opened.tokenizer, query.text, query.changes
     return ablate(*arguments, question=query.question, answers=answers)
 
@@ -440,10 +437,15 @@ def heads(options: Options, query: Prompt) -> Iterator[HeadEffect]:
     """How likely the model's answer is, unchanged, then with each head switched off."""
     from attnlab.inside.ablation import ablate_heads
 
+    opened, answers = _askable(options, query)
+    yield from ablate_heads(opened.model, opened.tokenizer, query.text, question=query.question, answers=answers)
+
+
+def _askable(options: Options, query: Prompt) -> tuple[_Opened, AnswerTrie | None]:
+    """A run that can be asked this, and the answers that it knows."""
     opened = open_once(options, query.run)
     _encode(opened, query)  # refuses what cannot be asked
-    answers = opened.oracle.trie if opened.oracle else None
-    yield from ablate_heads(opened.model, opened.tokenizer, query.text, question=query.question, answers=answers)
+    return opened, opened.oracle.trie if opened.oracle else None
 
 
 # Samples

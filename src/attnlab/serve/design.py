@@ -230,12 +230,6 @@ class SheetAnswers(TypedAnswers, frozen=True):
     text: SheetText
 
 
-class AnswersFile(Struct, frozen=True):
-    """The file of answers that `attnlab check` marks."""
-
-    text: str
-
-
 class SheetMarks(Struct, frozen=True):
     """The marks of the tasks that can be answered here."""
 
@@ -334,42 +328,38 @@ def _shown(task: Task) -> SheetTask:
         keys=keys,
         values=values,
         target=target,
-        hint=_HINTS.get(task.ask, "numbers such as [1, 2], or an expression"),
+        hint=_HINTS.get(task.ask, _HINT),
     )
 
 
-_QUERY = "numbers such as [1, 2], an expression such as 10*K[0], or impossible"
-_HINTS = {
-    **dict.fromkeys(("select", "average", "blend", "reach"), _QUERY),
-    "identity": "one row per key, such as 10*K or [[1, 0], [0, 1]], or impossible",
-    "project": "a matrix such as [[1, 0], [0, 0]], an expression, or impossible",
-    "edit-key": "a key such as [1, 2], an expression, or impossible",
+_HINT = "numbers such as [1, 2], an expression such as 10*K[0], or impossible"
+_HINTS = {  # where an answer is no vector or matrix
     "layer": "{Q = ..., K = ..., V = ...}, each a matrix or an expression in quotes, or impossible",
     "noise": "one row per head, such as [[10, 0], [0, 10]]",
     "number": "a number such as 5.5",
     "condition": "{A = [[1, -1]], b = 3}, which says A q >= b, or impossible",
+}
+_SENTENCES = {  # what a task without a text asks for
+    "select": "A query whose output is value {index}.",
+    "average": "A query whose output is the mean of {values}.",
+    "blend": "A query whose output is the {mean} of {values}.",
+    "reach": "A query whose output is the target.",
+    "identity": "One query for every key, one row each, whose output is the value of that key.",
+    "project": "A matrix that keeps the vectors of `keep`, and maps those of `forget` to 0.",
+    "edit-key": "A new key {index}, for which the query of the task gives the output wanted.",
+    "layer": "Matrices Q, K and V of a head whose self-attention gives the outputs wanted.",
+    "noise": "A query for every head; the mean of the heads is to be the mean of {values} under noise.",
+    "number": "A number.",
+    "condition": "Conditions on the query that are {kind} for key {index} to lead.",
 }
 
 
 def _words(task: Task) -> str:
     """What a task without a text asks for."""
     own = task.own
-    which = f"values {', '.join(map(str, own['indices']))}" if "indices" in own else "all values"
+    values = f"values {', '.join(map(str, own['indices']))}" if "indices" in own else "all values"
     mean = "mean with the weights given" if "weights" in own else "mean"
-    sentences = {
-        "select": f"A query whose output is value {own.get('index')}.",
-        "average": f"A query whose output is the mean of {which}.",
-        "blend": f"A query whose output is the {mean} of {which}.",
-        "reach": "A query whose output is the target.",
-        "identity": "One query for every key, whose output is the value of that key.",
-        "project": "A matrix that keeps the vectors of `keep`, and maps those of `forget` to 0.",
-        "edit-key": f"A new key {own.get('index')}, for which the query of the task gives the output wanted.",
-        "layer": "Matrices Q, K and V of a head whose self-attention gives the outputs wanted.",
-        "noise": f"A query for every head; the mean of the heads is to be the mean of {which} under noise.",
-        "number": "A number.",
-        "condition": f"Conditions on the query that are {own.get('kind')} for key {own.get('index')} to lead.",
-    }
-    return sentences[task.ask]
+    return _SENTENCES[task.ask].format(index=own.get("index"), values=values, mean=mean, kind=own.get("kind"))
 
 
 def mark(_: Options, answers: SheetAnswers) -> SheetMarks:
@@ -386,11 +376,11 @@ def mark(_: Options, answers: SheetAnswers) -> SheetMarks:
     return SheetMarks(marked.points, marked.most, marked.notes, marked.outcomes)
 
 
-def write_answers(_: Options, answers: TypedAnswers) -> AnswersFile:
-    """A file with the answers as they are marked; what was left empty is left out."""
+def write_answers(_: Options, answers: TypedAnswers) -> str:
+    """The file of answers that `attnlab check` marks; what was left empty is left out."""
     filled = [(name, typed) for name, typed in answers.answers.items() if typed.strip()]
     lines = [f"{json.dumps(name, ensure_ascii=False)} = {_as_toml(typed)[0]}\n" for name, typed in filled]
-    return AnswersFile("".join(lines))
+    return "".join(lines)
 
 
 def _as_toml(typed: str) -> tuple[str, Any]:

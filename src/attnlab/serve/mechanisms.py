@@ -24,6 +24,8 @@ from msgspec import Meta, Struct, structs
 
 from attnlab.errors import AttnlabError, UserError
 from attnlab.machine import cache_folder
+from attnlab.report.document import Facts, Section
+from attnlab.report.html import as_fragment, pattern_cells
 from attnlab.serve.routes import Forbidden, NotFound, Options, Query, Route
 from attnlab.store.folders import digest, write_bytes
 from attnlab.store.records import encode
@@ -31,7 +33,6 @@ from attnlab.store.records import encode
 if TYPE_CHECKING:
     from attnlab.measure.audit import Report
     from attnlab.registry import Entry
-    from attnlab.report.document import Document, Section
 
 T = TypeVar("T")
 
@@ -41,7 +42,6 @@ _AUDIT_SECONDS = 300.0
 _COST_SECONDS = 600.0
 _STEP_SECONDS = 2.0  # longer texts are skipped where a step would take longer
 _STEP_MEMORY = 1e9  # bytes
-_CLASS_SECONDS, _CLASS_MEMORY = 60.0, 2e9  # limits of a pasted class
 _CLASS_LENGTH = 150  # tokens of the longest text of its audit
 _CLASS_TOKENS = 128  # of the text on which it is timed
 
@@ -156,8 +156,13 @@ def catalogue(options: Options, _: Query) -> Catalogue:
 
 def card(_: Options, query: MechanismQuery) -> Card:
     """The card of a mechanism: what it does, its costs, limits, options and patterns."""
+    from attnlab.measure import cards
+
     entry, name = _entry(query.name), query.name
-    html = kept(f"card {name}", str) or _keep(f"card {name}", _card(entry))
+    html = kept(f"card {name}", str)
+    if html is None:
+        _one_thread()
+        html = _keep(f"card {name}", as_fragment(cards.illustrated(entry)))
     audited, timed = kept(f"audit {name}", Measured), kept(f"cost {name}", Measured)
     return Card(_with_verdict(_summary(entry)), html, audited, timed, LENGTHS)
 
@@ -172,7 +177,6 @@ def _entry(name: str) -> Entry:
 
 def _summary(entry: Entry) -> Mechanism:
     from attnlab.measure import cards, patterns
-    from attnlab.report.html import pattern_cells
 
     summary = Mechanism(
         name=entry.name,
@@ -198,14 +202,6 @@ def _with_verdict(mechanism: Mechanism) -> Mechanism:
     return structs.replace(mechanism, verdict=audited.verdict) if audited else mechanism
 
 
-def _card(entry: Entry) -> str:
-    """The card of a mechanism with its patterns, as markup."""
-    from attnlab.measure import cards
-
-    _one_thread()
-    return _markup(cards.illustrated(entry))
-
-
 # Measurements
 
 
@@ -226,7 +222,7 @@ def cost(_: Options, query: MechanismQuery) -> Measured:
     entry, began = _entry(query.name), time.monotonic()
     limits = timing.Limits(_STEP_SECONDS, min(_STEP_MEMORY, timing.spare_memory()))
     cases, _names = choose_cases([entry.name], Case("", causal=entry.causal), references=False)
-    html = _markup(timing.measure(cases, LENGTHS, limits).document(), "cost")
+    html = as_fragment(timing.measure(cases, LENGTHS, limits).document(), "cost")
     return _keep(f"cost {query.name}", _timed(Measured(html), began))
 
 
@@ -242,18 +238,12 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _markup(report: Document, part: str = "") -> str:
-    from attnlab.report.html import as_fragment
-
-    return as_fragment(report, part)
-
-
 def _audited(report: Report, part: str = "audit", more: Sequence[Section] = ()) -> Measured:
     """An audit as a report."""
     from attnlab.measure.audit import document
 
     shown = document([report])
-    return Measured(_markup(replace(shown, sections=[*shown.sections, *more]), part), report.verdict)
+    return Measured(as_fragment(replace(shown, sections=[*shown.sections, *more]), part), report.verdict)
 
 
 # Pasted classes
@@ -269,24 +259,23 @@ def audit_pasted(options: Options, pasted: Pasted) -> Measured:
     with tempfile.TemporaryDirectory(prefix="attnlab-pasted-") as folder:
         path = Path(folder) / "pasted.py"
         path.write_bytes(pasted.code.encode("utf-8", "replace"))
-        job = classes.Job(
-            f"{path}:{name}",
-            32,
-            2,
-            _CLASS_LENGTH,
-            tokens=_CLASS_TOKENS,
-            seconds=_CLASS_SECONDS,
-            memory=_CLASS_MEMORY,
-        )
+        job = classes.Job(f"{path}:{name}", 32, 2, _CLASS_LENGTH, tokens=_CLASS_TOKENS)
         measured = classes.run([job], 1)[job]
-    if measured.report is None:
-        raise UserError(f"{name} was not audited: {_without_folder(measured.ended, folder)}")
-    return _class_audit(name, measured.report, measured.time_ratio, folder)
 
+    def without_folder(text: str) -> str:
+        """A message without the temporary folder, which means nothing to the reader."""
+        return text.replace(f"{folder}/", "")
 
-def _without_folder(text: str, folder: str) -> str:
-    """A message without the temporary folder, which means nothing to the reader."""
-    return text.replace(f"{folder}/", "")
+    report = measured.report
+    if report is None:
+        raise UserError(f"{name} was not audited: {without_folder(measured.ended)}")
+    checks = tuple(replace(check, says=without_folder(check.says)) for check in report.checks)
+    notes = tuple(map(without_folder, report.notes))
+    more = []
+    if measured.time_ratio is not None:
+        words = f"{measured.time_ratio:.2f} times that of dot, for {_CLASS_TOKENS} tokens, forward and backward"
+        more = [Section("Time", [Facts("", [("Time of a step", words)])])]
+    return _audited(replace(report, name=name, checks=checks, notes=notes), "class", more)
 
 
 def _last_class(code: str) -> str:
@@ -304,19 +293,6 @@ def _last_class(code: str) -> str:
             "the code defines no class, so it was not run: paste one such as class MyAttention(nn.Module), with its imports"
         )
     return names[-1]
-
-
-def _class_audit(name: str, report: Report, time_ratio: float | None, folder: str) -> Measured:
-    """The audit of a class as its process has sent it."""
-    from attnlab.report.document import Facts, Section
-
-    checks = tuple(replace(check, says=_without_folder(check.says, folder)) for check in report.checks)
-    notes = tuple(_without_folder(note, folder) for note in report.notes)
-    more = []
-    if time_ratio is not None:
-        words = f"{time_ratio:.2f} times that of dot, for {_CLASS_TOKENS} tokens, forward and backward"
-        more = [Section("Time", [Facts("", [("Time of a step", words)])])]
-    return _audited(replace(report, name=name, checks=checks, notes=notes), "class", more)
 
 
 ROUTES = (

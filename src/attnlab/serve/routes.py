@@ -6,19 +6,16 @@ returns a record, or yields several. Most tasks run in a worker process, so this
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from attnlab.errors import AttnlabError
-from attnlab.store.records import encode_line
-from attnlab.supervisor import typed_arguments
 
+RunName = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]  # a path below the folder of runs
 WorkerName = Literal["models", "solver", "reports", "measures"]
 
 
@@ -73,10 +70,3 @@ class Route(Generic[Q]):
     task: Callable[[Options, Q], Any]
     worker: WorkerName | None = None
     seconds: float = 60.0
-
-
-def encoded(name: str, arguments: list[Any]) -> bytes | Iterator[bytes]:
-    """Run a task by its name in a worker: what it returns as JSON, or what it yields, one by one."""
-    task = resolve_name(name)
-    value = task(*typed_arguments(task, arguments))
-    return (encode_line(item) for item in value) if inspect.isgenerator(value) else encode_line(value)

@@ -23,7 +23,8 @@ from attnlab.report.document import Document, Notice
 from attnlab.report.html import as_fragment
 from attnlab.report.runs import document as document_of_runs
 from attnlab.report.runs import entry_document, side_by_side
-from attnlab.serve.routes import Options, Query, Route
+from attnlab.report.words import capital
+from attnlab.serve.routes import Options, Query, Route, RunName
 from attnlab.store import listing
 from attnlab.store.folders import is_locked, reporting_damage
 from attnlab.store.listing import Entry
@@ -39,8 +40,6 @@ _WATCHED = (
 )
 _PARTS = ("checkpoints", "model", "best", "code")  # folders inside a run that are not runs
 _DEPTH = 4
-
-RunName = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
 # The list
@@ -128,17 +127,17 @@ def compare(options: Options, query: RunsQuery) -> Comparison:
 
 def _rendered(entry: Entry) -> tuple[Document, str]:
     """The report of an entry with its markup, or what is known about it with the reason why there is no report."""
-    notice = None
+    notices = []
     try:
         with reporting_damage(entry.path):
-            document = _stored_report(entry)
-            if document:
+            if document := _stored_report(entry):
                 return document, as_fragment(document)
     except AttnlabError as error:
-        notice = Notice("No report.", str(error))
+        notices = [Notice("No report.", str(error))]
     except RecursionError:
-        notice = Notice("No report.", "What is stored is nested too deeply.")
-    document = _in_full(entry, notice)
+        notices = [Notice("No report.", "What is stored is nested too deeply.")]
+    document = _in_full(entry)
+    document = replace(document, notices=[*document.notices, *notices])
     return document, as_fragment(document)
 
 
@@ -162,7 +161,7 @@ def _stored_report(entry: Entry) -> Document | None:
     return None
 
 
-def _in_full(entry: Entry, notice: Notice | None) -> Document:
+def _in_full(entry: Entry) -> Document:
     """An entry as `attnlab runs show` shows it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttnlabWarning)
@@ -173,9 +172,7 @@ def _in_full(entry: Entry, notice: Notice | None) -> Document:
             document = Document("entry", "", [], [], [Notice("Damaged.", str(error))])
     is_sound = entry.kind in ("run", "study", "classifier", "output")
     first = entry.note if is_sound else f"attnlab cannot read this folder: {entry.note or entry.what}."
-    notices = [*document.notices, *([notice] if notice else [])]
-    lead = [first[:1].upper() + first[1:]] if first else []
-    return replace(document, kind=entry.what, title=entry.name, lead=lead, notices=notices)
+    return replace(document, kind=entry.what, title=entry.name, lead=[capital(first)] if first else [])
 
 
 # What changes

@@ -1,24 +1,291 @@
-"""The server process: a socket, a token, and uvicorn."""
+"""The server process: the routes of every view under /api and the files of the page; a socket, a token, and uvicorn.
+
+A request is read into the record of its route, the route's task is run, mostly in a worker process, and what it returns is
+sent as JSON. The server itself imports neither numpy nor torch.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import ipaddress
 import secrets
 import socket
 import sys
 import tempfile
+import time
 import webbrowser
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
+from functools import partial
 from html import escape
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route as Address
 
-from attnlab.errors import UserError
-from attnlab.serve.access import Access, Guard, hosts_of
-from attnlab.serve.app import create_app
-from attnlab.serve.routes import Options
+from attnlab.errors import AttnlabError, UserError, one_line
+from attnlab.report.html import script, style
+from attnlab.serve import ask, design, mechanisms, runs
+from attnlab.serve.access import Access, Guard, hosts_of, refusal
+from attnlab.serve.routes import Forbidden, NotFound, Options, Q, Route, WorkerName
+from attnlab.serve.worker import Busy, TimeLimit, Worker, import_all
+from attnlab.store.folders import digest
+from attnlab.store.records import encode_line
+
+VIEWS = ("design", "ask", "runs", "mechanisms")
+ROUTES = (*design.ROUTES, *ask.ROUTES, *runs.ROUTES, *mechanisms.ROUTES)
+LIVE_PAGES = 24  # event streams at a time
+_POLL = 0.25  # seconds between looks at whether a client is still there
+_SILENCE = 15.0  # seconds after which a comment shows that the server is there
+_STATUS: tuple[tuple[type[AttnlabError], int], ...] = (
+    (NotFound, 404),
+    (Forbidden, 403),
+    (Busy, 429),
+    (TimeLimit, 504),
+    (AttnlabError, 422),
+)
+_STATIC = resources.files("attnlab.serve").joinpath("static")
+_TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
+# The script and style of reports, which those of the page are based on; the script as a module.
+_SHARED = {"report.js": lambda: script() + "export { enhancements };\n", "report.css": style}
+
+
+def create_app(options: Options) -> Starlette:
+    """The application; it lets everyone in, so it is served behind a Guard."""
+    lab = Lab(options)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        warming = asyncio.create_task(lab.warm_up()) if options.warm_up else None
+        yield
+        if warming:
+            warming.cancel()
+        await asyncio.to_thread(lab.close)
+
+    app = Starlette(
+        routes=[
+            *(Address(f"/api{route.path}", partial(lab.answer, route), methods=[route.method]) for route in ROUTES),
+            *(Address(path, _page) for path in ("/", *(f"/{view}" for view in VIEWS), "/runs/{rest:path}")),
+            Address("/static/{path:path}", _static),
+        ],
+        exception_handlers={
+            AttnlabError: _refused,
+            404: _nothing_there,
+            HTTPException: _failed,
+            Exception: _unexpected,
+        },
+        lifespan=lifespan,
+    )
+    app.state.lab = lab
+    return app
+
+
+# Tasks
+
+
+class Lab:
+    """The state of a server: its options, its workers, and the number of its event streams."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.workers: dict[WorkerName, Worker] = {
+            "models": Worker(),  # holds the model that was asked last
+            "solver": Worker(waiting=64),  # answers in milliseconds
+            "reports": Worker(waiting=64),  # reads folders of runs, renders reports and cards
+            "measures": Worker(),  # audits and benchmarks, which keep no question waiting
+        }
+        self.streams = 0
+
+    async def warm_up(self) -> None:
+        """Have the workers import what their first task needs."""
+        needed: dict[WorkerName, tuple[str, ...]] = {
+            "reports": ("attnlab.serve.runs", "torch"),
+            "models": ("attnlab.inside.ablation",),
+            "solver": ("attnlab.design.solve",),
+        }
+        with suppress(AttnlabError):  # the first task says what is wrong
+            await asyncio.gather(
+                *(self.workers[name].run(import_all, *modules, timeout=300) for name, modules in needed.items())
+            )
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self.workers.values():
+            worker.close()
+
+    async def answer(self, route: Route[Any], request: Request) -> Response:
+        """Run the task of a route; it is ended when the client goes away."""
+        query = await _read(request, route.query)
+        task, arguments = route.task, (self.options, query)
+        if inspect.isasyncgenfunction(task):
+            return await self._events(request, task(*arguments))
+        if route.worker is None:
+            content = await asyncio.to_thread(task, *arguments)
+            return Response(encode_line(content), media_type="application/json")
+        worker = self.workers[route.worker]
+        if inspect.isgeneratorfunction(task):
+            return await _as_lines(request, worker.stream(task, *arguments, timeout=route.seconds))
+        running = worker.run(task, *arguments, timeout=route.seconds)
+        return Response(await _while_connected(request, running), media_type="application/json")
+
+    async def _events(self, request: Request, values: AsyncGenerator[Any]) -> Response:
+        """Server-sent events, one per value; None keeps the connection open."""
+        if self.streams >= LIVE_PAGES:
+            raise Busy(f"too many live pages ({LIVE_PAGES}): close one")
+        first = await anext(values)  # an error has its own status
+
+        async def messages() -> AsyncIterator[bytes]:
+            self.streams += 1
+            try:
+                async with aclosing(values):
+                    yield _event(first)
+                    sent = time.monotonic()
+                    async for value in values:
+                        if await request.is_disconnected():
+                            return
+                        if value is None and time.monotonic() - sent < _SILENCE:
+                            continue
+                        yield _event(value)
+                        sent = time.monotonic()
+            finally:
+                self.streams -= 1
+
+        return StreamingResponse(messages(), media_type="text/event-stream")
+
+
+def _event(value: Any) -> bytes:
+    return b": still here\n\n" if value is None else b"data: " + encode_line(value) + b"\n\n"
+
+
+async def _while_connected(request: Request, value: Awaitable[Any]) -> Any:
+    """A value that is waited for as long as the client is there."""
+    running = asyncio.ensure_future(value)
+    try:
+        while not running.done():
+            await asyncio.wait({running}, timeout=_POLL)
+            if not running.done() and await request.is_disconnected():
+                raise AttnlabError("the client went away")
+        return running.result()
+    finally:
+        running.cancel()
+
+
+async def _as_lines(request: Request, values: AsyncGenerator[bytes | None]) -> StreamingResponse:
+    """An answer of one line per value; the last, None, ends it.
+
+    An error before the first value is raised, so that it has its status; a later one is the last line.
+    """
+    first = await _while_connected(request, anext(values))
+
+    async def lines() -> AsyncIterator[bytes]:
+        async with aclosing(values):
+            line = first
+            while line is not None:
+                yield line + b"\n"
+                try:
+                    line = await anext(values)
+                except AttnlabError as error:
+                    yield encode_line({"error": str(error), "status": _status_of(error)}) + b"\n"
+                    return
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+# Requests
+
+
+async def _read(request: Request, kind: type[Q]) -> Q:
+    """The record that a request holds, or an error that names the field."""
+    try:
+        if request.method == "POST" and not request.path_params:
+            return msgspec.json.decode(await request.body(), type=kind)
+        lists = {name: request.query_params.getlist(name) for name in request.query_params}
+        return msgspec.convert({**lists, **request.path_params}, kind)
+    except ClientDisconnect:
+        raise AttnlabError("the client went away") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        message, _, place = str(error).partition(" - at `$")
+        field = place.strip(".`") or "the request"
+        raise UserError(f"{_titles(kind).get(field, field)}: {message[:1].lower()}{message[1:]}") from None
+
+
+def _titles(kind: type[Any]) -> dict[str, str]:
+    """The names of fields that declare one for readers."""
+    info = msgspec.inspect.type_info(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    described = {each.name: each.type for each in info.fields if isinstance(each.type, msgspec.inspect.Metadata)}
+    return {name: (kind.extra_json_schema or {}).get("title", name) for name, kind in described.items()}
+
+
+# Errors
+
+
+def _status_of(error: AttnlabError) -> int:
+    return next(status for kind, status in _STATUS if isinstance(error, kind))
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, AttnlabError)
+    return refusal(_status_of(error), str(error))
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refusal(error.status_code, error.detail)
+
+
+async def _unexpected(_: Request, error: Exception) -> Response:
+    return refusal(500, f"an error of attnlab itself: {one_line(error)}")
+
+
+async def _nothing_there(request: Request, _: Exception) -> Response:
+    """The answer where there is no route: the page, which says so, for a browser that opens it; a line of JSON for others."""
+    if "text/html" in request.headers.get("accept", ""):
+        return HTMLResponse(_file("index.html"), 404)
+    return refusal(404, f"there is nothing at {request.url.path}: the views are {', '.join(VIEWS)}")
+
+
+# The files of the page
+
+
+async def _page(_: Request) -> Response:
+    """The page, whatever it shows: it reads its address."""
+    return HTMLResponse(_file("index.html"))
+
+
+async def _static(request: Request) -> Response:
+    """A file of the page, or that the browser has it already."""
+    path: str = request.path_params["path"]
+    kind = _TYPES.get(path.rpartition(".")[2])
+    if kind is None:
+        raise NotFound(f"there is no file {path!r}")
+    text = _SHARED[path]() if path in _SHARED else _file(path)
+    headers = {"cache-control": "no-cache", "etag": f'"{digest(text.encode())[:16]}"'}
+    if request.headers.get("if-none-match") == headers["etag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(text, media_type=kind, headers=headers)
+
+
+def _file(path: str) -> str:
+    """The text of a file of the page."""
+    parts = path.split("/")
+    try:
+        if any(part in ("", ".", "..") or "\0" in part for part in parts):
+            raise OSError
+        return _STATIC.joinpath(*parts).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise NotFound(f"there is no file {path!r}") from None
+
+
+# The process
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from pkgutil import resolve_name
 from typing import Any
 
 from attnlab.errors import AttnlabError
+from attnlab.store.records import encode_line
 from attnlab.supervisor import Child, ChildError, Done, Item, name_of, typed_arguments
 from attnlab.terminal import unexpected
 
@@ -41,13 +42,16 @@ class Worker:
         self._turn = asyncio.Lock()
         self._child: Child | None = None
 
-    async def run(self, task: Callable[..., Any], *arguments: Any, timeout: float = 60.0) -> Any:
-        """The value of a task."""
+    async def run(self, task: Callable[..., Any], *arguments: Any, timeout: float = 60.0) -> bytes:
+        """The value of a task as JSON."""
         values = [value async for value in self.stream(task, *arguments, timeout=timeout)]
+        assert values[-1] is not None
         return values[-1]
 
-    async def stream(self, task: Callable[..., Any], *arguments: Any, timeout: float = 60.0) -> AsyncGenerator[Any]:
-        """The values that a task yields, and last the one that it returns.
+    async def stream(
+        self, task: Callable[..., Any], *arguments: Any, timeout: float = 60.0
+    ) -> AsyncGenerator[bytes | None]:
+        """The values that a task yields, each as a line of JSON, then None; or the one value that it returns.
 
         They are kept until they are asked for, so that a slow reader does not keep others waiting.
         """
@@ -145,12 +149,19 @@ async def _stop(child: Child) -> bool:
 # In the process
 
 
-def _run_task(name: str, arguments: list[Any]) -> Iterator[Any]:
-    """Run a task; the traceback of an unexpected error is saved in a file, which its message names."""
+def _run_task(name: str, arguments: list[Any]) -> Generator[bytes, None, bytes | None]:
+    """Run a task, and send what it returns or yields as JSON.
+
+    The traceback of an unexpected error is saved in a file, which its message names.
+    """
     try:
         task = resolve_name(name)
         value = task(*typed_arguments(task, arguments))
-        return (yield from value) if inspect.isgenerator(value) else value
+        if not inspect.isgenerator(value):
+            return encode_line(value)
+        for item in value:
+            yield encode_line(item)
+        return None
     except AttnlabError:
         raise
     except Exception as error:

@@ -276,7 +276,7 @@ export class Sheet {
   }
 
   async #save() {
-    const { text } = await post("design/answers", { answers: this.#answers() });
+    const text = await post("design/answers", { answers: this.#answers() });
     save(new Blob([text], { type: "application/toml" }), "answers.toml");
   }
 
