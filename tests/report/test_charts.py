@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from attnlab.report.charts import LEVELS, WIDTH, Shading, draw_chart, draw_heat_map, heat_cells, looks, scale, width_of
 from attnlab.report.document import Axis, Chart, HeatMap, Mark, Series
-from attnlab.report.parts import MOST_POINTS, LossCurve, joint_curve, loss_curve, smooth, thin
+from attnlab.report.parts import MOST_POINTS, LossCurve, joint_curve, loss_chart, smooth, thin
 
 NAN, INFINITE = math.nan, math.inf
 X, Y = Axis("tokens"), Axis("loss", "nats")
@@ -240,11 +240,12 @@ def test_thinning_keeps_both_ends() -> None:
 
 def test_a_loss_curve_counts_tokens_in_a_short_unit() -> None:
     steps = list(range(3000))
-    series, unit = loss_curve(LossCurve(steps, [1000 * step for step in steps], [5.0] * 2999 + [NAN]))
-    assert unit == "million tokens read"
+    chart = loss_chart("run", LossCurve(steps, [1000 * step for step in steps], [5.0] * 2999 + [NAN]))
+    (series,) = chart.series
+    assert chart.x.label == "million tokens read"
     assert series.x[-1] == pytest.approx(2.998)
     assert len(series.y) == len(series.dots) == MOST_POINTS
-    assert loss_curve(LossCurve())[0].y == []
+    assert loss_chart("run", LossCurve()).series[0].y == []
 
 
 def test_a_joint_curve_is_the_mean_of_runs_whose_steps_lie_apart() -> None:

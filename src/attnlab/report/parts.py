@@ -211,13 +211,6 @@ def out_of(part: int | None, whole: int) -> Cell:
     return Cell(f"{NOTHING if part is None else count(part)} of {count(whole)}", part)
 
 
-def accuracy_mark(name: str, score: Measured, faint: bool = False) -> Mark:
-    """An accuracy in per cent, with its interval, as a bar or a point."""
-    assert score.accuracy is not None
-    low, high = (None if end is None else 100 * end for end in (score.low, score.high))
-    return Mark(name, 100 * score.accuracy, percent(score.accuracy), low, high, faint)
-
-
 def _commonest(score: Score) -> list[tuple[str, float]]:
     """The most common predictions of an examination, short, with their shares."""
     return [(short_answer(common.prediction) or "(nothing)", common.share) for common in score.commonest]
@@ -279,7 +272,11 @@ def accuracy_chart(rows: Sequence[Scored]) -> Chart | None:
     scored = [row for row in rows if row.accuracy is not None]
     if not scored:
         return None
-    marks = [accuracy_mark(row.name, row, row.kind == "baseline") for row in scored]
+    marks = []
+    for row in scored:
+        low, high = (None if end is None else 100 * end for end in (row.low, row.high))
+        value = 100 * (row.accuracy or 0.0)
+        marks.append(Mark(row.name, value, figure(row.accuracy, "share"), low, high, row.kind == "baseline"))
     label = "Bar chart of right answers. " + "; ".join(
         f"{row.name}: {figure(row.accuracy, 'share')} (95 % interval {span(row.low, row.high, 'share')})"
         for row in scored
@@ -303,7 +300,7 @@ def training_blocks(runs: Mapping[str, TrainedRun]) -> list[Block]:
         rows.append(Row(Cell(name), cells))
     titles = ("Steps", "Epochs", "Tokens", "Tokens per second", "Time", "Final loss", "Parameters")
     caption = "The final loss is the mean over the last twentieth of the steps."
-    charts = [_loss_chart(name, run.curve) for name, run in runs.items() if run.curve.steps]
+    charts = [loss_chart(name, run.curve) for name, run in runs.items() if run.curve.steps]
     return [*charts, Table("Training runs", caption, columns("Run", *titles), rows)] if runs else []
 
 
@@ -406,21 +403,16 @@ def _smoothed(curve: LossCurve, size: float, by_step: bool = False) -> tuple[lis
     return [place for place, _ in known], losses, smooth(losses, max(5, len(known) // 40))
 
 
-def loss_curve(curve: LossCurve) -> tuple[Series, str]:
-    """The loss over the tokens read, and the unit in which the tokens are counted."""
-    tokens, losses, means = _smoothed(curve, 1.0)
-    size, unit = magnitude(tokens[-1] if tokens else 0)
-    line = thin([(x / size, y) for x, y in zip(tokens, means, strict=True)])
-    dots = thin([(x / size, y) for x, y in zip(tokens, losses, strict=True)])
-    series = Series("smoothed", [x for x, _ in line], [y for _, y in line], dots=tuple(dots), dots_name="single steps")
-    return series, f"{unit}tokens read"
-
-
-def _loss_chart(name: str, curve: LossCurve) -> Chart:
-    series, tokens = loss_curve(curve)
+def loss_chart(name: str, curve: LossCurve) -> Chart:
+    """The loss of one run over the tokens read, smoothed, with the losses of single steps as dots."""
+    size, unit = magnitude(max(curve.tokens, default=0))
+    places, losses, _ = _smoothed(curve, size)
+    dots = tuple(thin(list(zip(places, losses, strict=True))))
+    series = replace(joint_curve("smoothed", [curve], size), dots=dots, dots_name="single steps")
     ends = f"from {series.y[0]:.2f} to {series.y[-1]:.2f} " if series.y else ""
-    label = f"Line chart of the training loss of {name}: {ends}nats per token, over {tokens}"
-    return Chart("lines", name, label, Axis(tokens), Axis("loss", "nats per token", low=0.0), [series])
+    label = f"Line chart of the training loss of {name}: {ends}nats per token, over {unit}tokens read"
+    axes = Axis(f"{unit}tokens read"), Axis("loss", "nats per token", low=0.0)
+    return Chart("lines", name, label, *axes, [series])
 
 
 def joint_curve(
@@ -444,13 +436,11 @@ def joint_curve(
 
 
 def _latter_part(series: Series, begin: float) -> Series:
-    first = next((place for place, x in enumerate(series.x) if x >= begin), len(series.x))
-    return replace(
-        series, x=series.x[first:], y=series.y[first:], low=series.low[first:], high=series.high[first:], dots=()
-    )
+    later = slice(sum(x < begin for x in series.x), None)
+    return replace(series, x=series.x[later], y=series.y[later], low=series.low[later], high=series.high[later])
 
 
-def joint_losses(runs: Sequence[tuple[str, Sequence[LossCurve], bool]], band: bool = True) -> list[Chart]:
+def joint_losses(runs: Sequence[tuple[str, Sequence[LossCurve], bool]]) -> list[Chart]:
     """Loss curves by name over their seeds, marked or not: the whole training, its second half closer, and by step."""
     last = [curve.tokens[-1] for _, curves, _ in runs for curve in curves if curve.tokens]
     size, unit = magnitude(max(last, default=0))
@@ -459,7 +449,7 @@ def joint_losses(runs: Sequence[tuple[str, Sequence[LossCurve], bool]], band: bo
     if not series:
         return []
     x, y = Axis(f"{unit}tokens read"), Axis("loss", "nats per token")
-    over = ", mean and range of the seeds" if band and any(line.low for line in series) else ""
+    over = ", mean and range of the seeds" if any(line.low for line in series) else ""
     charts = [lines(f"Training loss{over}", series, x, y, "the training loss")]
     later = [_latter_part(line, _LATTER * max(line.x[-1] for line in series)) for line in series]
     if all(len(line.x) > 2 for line in later):

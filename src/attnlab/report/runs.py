@@ -6,9 +6,9 @@ was stopped is shown as far as it came.
 
 from __future__ import annotations
 
-import io
 import os
 import shlex
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -25,7 +25,7 @@ from attnlab.report.words import NOTHING, capital, count, duration, figure, flat
 from attnlab.store import records
 from attnlab.store.folders import refuse_existing, reporting_damage, write_folder
 from attnlab.store.listing import Details, Entry, share_done
-from attnlab.store.runs import Run, Step
+from attnlab.store.runs import Run
 
 NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
 _ALONE = "One run: how much another seed would change its numbers is not known."
@@ -227,7 +227,7 @@ def document(result: SideBySide) -> Document:
         sections=[
             *section("Results", _results_table(result.runs)),
             *section("Where they differ", _differences_table(result)),
-            *section("Training", *joint_losses(curves, band=False)),
+            *section("Training", *joint_losses(curves)),
             Section("Settings", hidden),
         ],
         notices=notices,
@@ -365,30 +365,21 @@ _CURVES = ("loss", "rate", "epoch", "tokens")
 
 def write_events(run: Path, folder: Path) -> Path:
     """Write the metrics of a run as one event file into a new folder, and return its path."""
+    try:
+        from tensorboard.summary import Writer
+    except ImportError:
+        raise UserError("TensorBoard's package is not installed: pip install 'attnlab[tensorboard]'") from None
     steps = Run(run).metrics()
     if not steps:
         raise UserError(f"{run} has no steps to export: train it first")
     refuse_existing(folder)
     began = (run / "config.json").stat().st_mtime  # steps know their seconds since the start only
-    name = f"events.out.tfevents.{int(began)}.attnlab"
-    write_folder(folder, "tensorboard", {name: _event_file(steps, began)}, about="curves for TensorBoard")
-    return folder / name
-
-
-def _event_file(steps: Iterable[Step], began: float) -> bytes:
-    """The steps in the format of TensorBoard: one record per step, with every curve in it."""
-    try:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
-    except ImportError:
-        raise UserError("TensorBoard's package is not installed: pip install 'attnlab[tensorboard]'") from None
-    stream = io.BytesIO()
-    writer = RecordWriter(stream)
-    writer.write(Event(wall_time=began, file_version="brain.Event:2").SerializeToString())
-    for step in steps:
-        values = [Summary.Value(tag=f"train/{name}", simple_value=getattr(step, name)) for name in _CURVES]
-        event = Event(wall_time=began + step.seconds, step=step.step, summary=Summary(value=values))
-        writer.write(event.SerializeToString())
-    writer.flush()
-    return stream.getvalue()
+    with tempfile.TemporaryDirectory() as place:
+        writer = Writer(place)
+        for step in steps:
+            for name in _CURVES:
+                writer.add_scalar(f"train/{name}", getattr(step, name), step.step, wall_time=began + step.seconds)
+        writer.close()
+        (events,) = Path(place).iterdir()
+        write_folder(folder, "tensorboard", {events.name: events.read_bytes()}, about="curves for TensorBoard")
+    return folder / events.name

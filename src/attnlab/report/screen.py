@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from rich import box
@@ -86,10 +86,17 @@ def as_rich(table: Table, width: int) -> tuple[rich_table.Table, list[str]]:
             shown.add_column(Text(_title_of(column)), justify="right", width=wide)
         else:
             shown.add_column(Text(_title_of(column)), min_width=wide, overflow="fold")
-    for row in table.rows:
-        cells = [Text("\n".join(_lines_of(row.cells[place], under or place == 0))) for place in kept]
-        shown.add_row(Text(_name_of(row)), *cells, style=_ROWS.get(row.tone, ""))
+    _add_rows(shown, table, kept, under)
     return shown, [_title_of(column) for place, column in enumerate(table.columns[1:]) if place not in kept]
+
+
+def _add_rows(shown: rich_table.Table, table: Table, places: Iterable[int], under: bool = True) -> None:
+    for row in table.rows:
+        cells = [
+            Text("\n".join(_lines_of(row.cells[place], under or place == 0)), style=_TONES[row.cells[place].tone])
+            for place in places
+        ]
+        shown.add_row(Text(_name_of(row), style=_TONES[row.name.tone]), *cells, style=_ROWS.get(row.tone, ""))
 
 
 def show(document: Document, console: Console) -> None:
@@ -120,10 +127,7 @@ def _whole_table(table: Table) -> rich_table.Table:
     for place, column in enumerate(table.columns):
         side: Literal["left", "right"] = "right" if column.number and place else "left"
         shown.add_column(Text(_title_of(column)), justify=side, no_wrap=column.number and place > 0, overflow="fold")
-    for row in table.rows:
-        cells = [Text("\n".join(_lines_of(cell, under=True)), style=_TONES[cell.tone]) for cell in row.cells]
-        name = f"{row.name.text} ({row.mark})" if row.mark else row.name.text
-        shown.add_row(Text(name, style=_TONES[row.name.tone]), *cells, style=_ROWS.get(row.tone, ""))
+    _add_rows(shown, table, range(len(table.columns) - 1))
     return shown
 
 
