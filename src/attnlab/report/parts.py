@@ -211,6 +211,13 @@ def out_of(part: int | None, whole: int) -> Cell:
     return Cell(f"{NOTHING if part is None else count(part)} of {count(whole)}", part)
 
 
+def accuracy_mark(name: str, score: Measured, faint: bool = False) -> Mark:
+    """An accuracy in per cent, with its interval, as a bar or a point."""
+    assert score.accuracy is not None
+    low, high = (None if end is None else 100 * end for end in (score.low, score.high))
+    return Mark(name, 100 * score.accuracy, percent(score.accuracy), low, high, faint)
+
+
 def _commonest(score: Score) -> list[tuple[str, float]]:
     """The most common predictions of an examination, short, with their shares."""
     return [(short_answer(common.prediction) or "(nothing)", common.share) for common in score.commonest]
@@ -272,11 +279,7 @@ def accuracy_chart(rows: Sequence[Scored]) -> Chart | None:
     scored = [row for row in rows if row.accuracy is not None]
     if not scored:
         return None
-    marks = []
-    for row in scored:
-        low, high = (None if end is None else 100 * end for end in (row.low, row.high))
-        value = 100 * (row.accuracy or 0.0)
-        marks.append(Mark(row.name, value, figure(row.accuracy, "share"), low, high, row.kind == "baseline"))
+    marks = [accuracy_mark(row.name, row, row.kind == "baseline") for row in scored]
     label = "Bar chart of right answers. " + "; ".join(
         f"{row.name}: {figure(row.accuracy, 'share')} (95 % interval {span(row.low, row.high, 'share')})"
         for row in scored
