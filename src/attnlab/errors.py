@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -117,6 +117,13 @@ def refuse_twice(names: Iterable[str]) -> None:
     """Refuse what is given more than once."""
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise UserError(f"{twice[0]} is given twice: name it once")
+
+
+def refuse(subject: str, reasons: Mapping[str, object]) -> None:
+    """Raise UserError with the first of these reasons that applies, each with its condition."""
+    for reason, applies in reasons.items():
+        if applies:
+            raise UserError(f"{subject} {reason}")
 
 
 def unknown(kind: str, name: str, choices: Iterable[str], otherwise: str = "") -> str:

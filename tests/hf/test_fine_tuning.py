@@ -200,8 +200,8 @@ def test_models_that_do_not_exist(tmp_path: Path, tables: Tables, monkeypatch: p
         with pytest.raises(UserError, match=message) as caught:
             fine_tune(name, tables, FineTuning())
         assert "\n" not in str(caught.value)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "datasets" else object())
-    with pytest.raises(UserError, match=r"needs datasets: `pip install 'attnlab\[hf\]'"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "accelerate" else object())
+    with pytest.raises(UserError, match=r"needs accelerate: `pip install 'attnlab\[hf\]'"):
         fine_tune("roberta-base", tables, FineTuning())
 
 

@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from attnlab import load_model
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.exchange import export, import_model, read_folder
-from attnlab.hf import conversion
+from attnlab.hf.exchange import _NEVER
 from attnlab.lm.tokenizers import Kind
 from verbs import call
 
@@ -95,7 +95,7 @@ def test_texts_keep_their_ids(tmp_path: Path) -> None:
 
 
 def test_the_spare_letters_belong_to_bytes_that_no_text_contains() -> None:
-    spare = set(map(chr, conversion._NEVER))
+    spare = set(map(chr, _NEVER))
     assert spare <= set(pre_tokenizers.ByteLevel.alphabet())
     every = "".join(chr(point) for point in range(0, 0x110000, 31) if not 0xD800 <= point < 0xE000)
     written = "".join(piece for piece, _ in pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(every))

@@ -14,43 +14,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, TypeGuard, get_type_hints
+from typing import Any, Literal, TypeGuard, get_type_hints
 
 from attnlab.config import build, from_text, require, require_seed, setting
 
-if TYPE_CHECKING:
-    from attnlab.hf.classify import (
-        Classification,
-        Epoch,
-        LabelledText,
-        Outcome,
-        Predictions,
-        ScoredTable,
-        describe_tables,
-        fine_tune,
-        make_classifier,
-        predict,
-    )
-    from attnlab.hf.exchange import export, import_model
-    from attnlab.hf.loading import locate
-
-__all__ = [
-    "RATES",
-    "Classification",
-    "Epoch",
-    "FineTuning",
-    "LabelledText",
-    "Outcome",
-    "Predictions",
-    "ScoredTable",
-    "describe_tables",
-    "export",
-    "fine_tune",
-    "import_model",
-    "locate",
-    "make_classifier",
-    "predict",
-]
+_MODULES = {
+    "Classification": "classify",
+    "Epoch": "classify",
+    "LabelledText": "classify",
+    "Outcome": "classify",
+    "Predictions": "classify",
+    "ScoredTable": "classify",
+    "describe_tables": "classify",
+    "export": "exchange",
+    "fine_tune": "classify",
+    "import_model": "exchange",
+    "locate": "loading",
+    "make_classifier": "classify",
+    "predict": "classify",
+}
+__all__ = ["RATES", "FineTuning", *_MODULES]
 
 BAG_OF_WORDS = "bag-of-words"  # instead of an encoder
 
@@ -103,8 +86,7 @@ class FineTuning:
         return settings
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
         raise AttributeError(f"module 'attnlab.hf' has no attribute '{name}'")
-    elsewhere = {"export": "exchange", "import_model": "exchange", "locate": "loading"}
-    return getattr(import_module(f"attnlab.hf.{elsewhere.get(name, 'classify')}"), name)
+    return getattr(import_module(f"attnlab.hf.{_MODULES[name]}"), name)

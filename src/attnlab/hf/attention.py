@@ -11,7 +11,7 @@ Knows nothing about attnlab's own models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -27,22 +27,17 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
 from attnlab import registry
-from attnlab.errors import UserError
+from attnlab.errors import UserError, refuse
 from attnlab.inside.taps import capture, eval_mode
 from attnlab.lm.model import read_tensors
 from attnlab.mechanisms.heads import Attention
 
 _PLACE = "attnlab_attention"  # name of a mechanism with learned weights inside an attention layer
 _PREFIX = "attnlab:"
-_FOREIGN = (
-    "position_bias",
-    "softcap",
-    "sliding_window",
-    "s_aux",
-)  # what some models require of attention beside the mask
+_FOREIGN = ("position_bias", "softcap", "sliding_window", "s_aux")  # what some models require beside the mask
 
 Model = TypeVar("Model", bound=nn.Module)
-Watching = AbstractContextManager[dict[str, Tensor]]
+Group = tuple[Tensor, int]  # rows that begin at the same position, and that position
 
 
 @dataclass(frozen=True)
@@ -120,15 +115,15 @@ def _hide_padding(
     **_: Any,
 ) -> Bool[Tensor, "B 1 1 S"] | None:
     """The mask as transformers asks for it: which tokens may be seen, or None for all. The direction is the layer's."""
-    if mask_function is not causal_mask_function and mask_function is not bidirectional_mask_function:
-        raise UserError(
-            f"{choice.name} hides the future and padding, and this model needs another mask (a window, or several texts in"
-            ' a row): use attn_implementation="sdpa" for it'
-        )
-    if mask_function is causal_mask_function and int(q_offset) + q_length != kv_offset + kv_length:
-        raise UserError(
-            f"{choice.name} needs a cache that grows with the text: leave cache_implementation out of generate"
-        )
+    causal = mask_function is causal_mask_function
+    reasons = {
+        "hides the future and padding, and this model needs another mask (a window, or several texts in a row):"
+        ' use attn_implementation="sdpa" for it': not causal and mask_function is not bidirectional_mask_function,
+        "needs a cache that grows with the text: leave cache_implementation out of generate": (
+            causal and int(q_offset) + q_length != kv_offset + kv_length
+        ),
+    }
+    refuse(choice.name, reasons)
     if attention_mask is None or bool(attention_mask.all()):
         return None
     return attention_mask[:, None, None, kv_offset : kv_offset + kv_length].bool()
@@ -149,7 +144,18 @@ def _attend(
     """One layer's attention by a mechanism, as transformers calls it; with the pattern if attentions are asked for."""
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = causal and getattr(getattr(module, "config", None), "is_causal", True) is not False
-    _check_request(choice, query, key, causal, attention_mask, asked)
+    foreign = next((argument for argument in _FOREIGN if asked.get(argument) is not None), None)
+    mask = attention_mask
+    reasons = {
+        f'has no {foreign}, which this model needs: use attn_implementation="eager"': foreign,
+        'attends within one text, and this layer attends to another text: use "sdpa" for it': (
+            not causal and query.shape[2] != key.shape[2]
+        ),
+        "takes a mask of padding, [batch, tokens]: leave the mask of pairs out": (
+            mask is not None and (mask.ndim != 4 or mask.dtype != torch.bool or mask.shape[2] != 1)
+        ),
+    }
+    refuse(choice.name, reasons)
     repeat = query.shape[1] // key.shape[1]
     if repeat > 1:
         key, value = key.repeat_interleave(repeat, dim=1), value.repeat_interleave(repeat, dim=1)
@@ -163,58 +169,31 @@ def _attend(
         )
     layer.dropout = dropout
     layer.train(dropout > 0)
-    hidden = None if attention_mask is None else ~attention_mask[:, 0, 0, -key.shape[2] :]
-    z, pattern = _attend_rows(layer, query, key, value, hidden, bool(asked.get("output_attentions")))
-    return z.transpose(1, 2).contiguous(), pattern
+    hidden = None if mask is None else ~mask[:, 0, 0, -key.shape[2] :]
+    groups = list(rows_by_start(hidden, len(query), key.shape[2], query.device))
+    show = bool(asked.get("output_attentions"))
+
+    def attend(group: Group, first: int, padding: Tensor | None) -> dict[str, Tensor]:
+        rows, left = group
+        with watch(layer, ["hook_pattern"] if show else []) as seen:
+            z = layer.dispatch(query[rows, :, first:], key[rows, :, left:], value[rows, :, left:], padding)
+        return {**seen, "z": z.transpose(1, 2)}
+
+    tensors = read_groups(groups, hidden, (len(query), query.shape[2], key.shape[2]), attend)
+    return tensors["z"].contiguous(), tensors.get("hook_pattern")
 
 
-def _check_request(
-    choice: _Choice, query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, asked: Mapping[str, object]
-) -> None:
-    name = choice.name
-    for argument in _FOREIGN:
-        if asked.get(argument) is not None:
-            raise UserError(f'{name} has no {argument}, which this model needs: use attn_implementation="eager"')
-    if not causal and query.shape[2] != key.shape[2]:
-        raise UserError(f'{name} attends within one text, and this layer attends to another text: use "sdpa" for it')
-    if mask is not None and (mask.ndim != 4 or mask.dtype != torch.bool or mask.shape[2] != 1):
-        raise UserError(f"{name} takes a mask of padding, [batch, tokens]: leave the mask of pairs out")
+# Texts that begin at different positions
 
 
-def _attend_rows(
-    layer: Attention, q: Tensor, k: Tensor, v: Tensor, hidden: Bool[Tensor, "B S"] | None, show: bool
-) -> tuple[Float[Tensor, "B H T C"], Float[Tensor, "B H T S"] | None]:
-    """The averages, and the pattern if it is to be shown; rows with padding on the left are read from their first token."""
-    asked, seen = q.shape[2], k.shape[2]
-    groups = list(rows_by_start(hidden, len(q), seen, q.device))
-    if not show and len(groups) == 1 and len(groups[0][0]) == len(q) and groups[0][1] == 0:
-        return layer.dispatch(q, k, v, hidden), None
-    z = q.new_zeros(*q.shape[:3], v.shape[-1])
-    pattern = q.new_zeros(*q.shape[:3], seen) if show else None
-    for rows, left in groups:
-        first = max(0, left - (seen - asked))  # the asked tokens are the last of those seen
-        if first >= asked:
-            continue
-        padding = None if hidden is None else hidden[rows, left:]
-        watching: Watching = capture(layer, "hook_pattern") if show else nullcontext({})
-        with watching as weights:
-            out = layer.dispatch(
-                q[rows, :, first:],
-                k[rows, :, left:],
-                v[rows, :, left:],
-                padding if padding is not None and padding.any() else None,
-            )
-        z[rows, :, first:] = out
-        if pattern is not None:
-            pattern[rows, :, first:, left:] = weights["hook_pattern"].expand(len(rows), -1, -1, -1)
-    return z, pattern
+def watch(module: nn.Module, taps: list[str]) -> AbstractContextManager[dict[str, Tensor]]:
+    """Capture these taps; without any, nothing."""
+    return capture(module, taps) if taps else nullcontext({})
 
 
-def rows_by_start(
-    hidden: Bool[Tensor, "B S"] | None, batch: int, seen: int, device: torch.device
-) -> Iterator[tuple[Tensor, int]]:
-    """The rows that begin at the same position, and that position; rows with nothing but padding are left out."""
-    if hidden is None:
+def rows_by_start(hidden: Bool[Tensor, "B S"] | None, batch: int, seen: int, device: torch.device) -> Iterator[Group]:
+    """The rows that begin at the same position, and that position, without rows of padding alone if there are others."""
+    if hidden is None or bool(hidden.all()):
         yield torch.arange(batch, device=device), 0
         return
     begins = hidden.int().argmin(dim=1).masked_fill(hidden.all(dim=1), seen)
@@ -223,12 +202,43 @@ def rows_by_start(
             yield (begins == left).nonzero()[:, 0], left
 
 
+def read_groups(
+    groups: Sequence[Group],
+    hidden: Bool[Tensor, "B S"] | None,
+    sizes: tuple[int, int, int],
+    read: Callable[[Group, int, Tensor | None], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """Read every group from its first token on, as if it were alone, and join the tensors, with zeros before that token.
+
+    `sizes` are the rows, the tokens asked, which are the last of those seen, and the tokens seen. `read` gets a group, its
+    first asked token and its padding, if any; it returns patterns as [b, H, t, s], and all else as [b, t, ...].
+    """
+    batch, asked, total = sizes
+    parts = []
+    for rows, left in groups:
+        first = max(0, left - (total - asked))
+        padding = None if hidden is None or not hidden[rows, left:].any() else hidden[rows, left:]
+        parts.append((rows, first, left, read((rows, left), first, padding)))
+    if len(parts) == 1 and len(groups[0][0]) == batch and parts[0][1] == 0:
+        return {name: tensor.expand(batch, *tensor.shape[1:]) for name, tensor in parts[0][3].items()}
+    joined = {}
+    for name, tensor in parts[0][3].items():
+        pattern, (_, second, *others) = name.endswith("hook_pattern"), tensor.shape
+        joined[name] = tensor.new_zeros((batch, second, asked, total) if pattern else (batch, asked, *others))
+        for rows, first, left, tensors in parts:
+            if pattern:
+                joined[name][rows, :, first:, left:] = tensors[name].expand(len(rows), -1, -1, -1)
+            else:
+                joined[name][rows, first:] = tensors[name]
+    return joined
+
+
 # The mechanism of a layer
 
 
 def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
     """The mechanism of a layer: the one it was equipped with, or one built when the layer is first used."""
-    key = _layer_key(choice, query, causal)
+    key = (choice, causal, query.shape[1], query.shape[-1], query.dtype)  # if any of it changes, another one is built
     held = getattr(module, _PLACE, None)
     if held is not None and getattr(held, "made_for", None) == key:
         assert isinstance(held, Attention)
@@ -251,32 +261,34 @@ def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) 
     return layer
 
 
-def _layer_key(choice: _Choice, query: Tensor, causal: bool) -> tuple[object, ...]:
-    """What a layer is built for: if any of it changes, another one is built."""
-    options = tuple(sorted((name, str(value)) for name, value in choice.options.items()))
-    return choice.name, choice.block_size, options, causal, query.shape[1], query.shape[-1], query.dtype
-
-
 def _build_layer(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
     """A mechanism for the shapes of a layer, without projections; what cannot be built is refused."""
     entry, (heads, width) = choice.entry, (query.shape[1], query.shape[-1])
-    if entry.defect:
-        raise UserError(f"{choice.name} is wrong on purpose ({entry.defect}): use attnlab:dot")
-    if causal and not entry.causal:
-        raise UserError(f"{choice.name} sees the future, and this model must not: choose a causal mechanism")
-    if not causal and not entry.accepts("causal"):
-        raise UserError(f"{choice.name} is causal only, and this encoder is bidirectional: use it in a causal model")
+    reasons = {
+        f"is wrong on purpose ({entry.defect}): use attnlab:dot": entry.defect,
+        "sees the future, and this model must not: choose a causal mechanism": causal and not entry.causal,
+        "is causal only, and this encoder is bidirectional: use it in a causal model": (
+            not causal and not entry.accepts("causal")
+        ),
+    }
+    refuse(choice.name, reasons)
+    config = getattr(module, "config", None)
+    block_size = choice.block_size or getattr(config, "max_position_embeddings", None)
+    if not block_size:
+        fix = f"attnlab.exchange.register('{entry.short_name}', block_size=512)"
+        raise UserError(f"the longest text of this model is not known: {fix}")
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(getattr(module, "layer_idx", None) or 0)
-        layer = entry.make((heads * width, heads, _block_size(choice, module)), choice.options, causal=causal)
+        layer = entry.make((heads * width, heads, int(block_size)), choice.options, causal=causal)
     if not isinstance(layer, Attention):
         raise UserError(f"{choice.name} is not an attnlab Attention, and does not accept queries, keys and values")
-    if layer.heads.kv_heads != heads:
-        raise UserError(f"{choice.name} groups heads by its projections: set num_key_value_heads of the model instead")
-    if layer.heads.key is None or layer.heads.value is None:
-        raise UserError(
-            f"{choice.name} derives keys or values from its query projection, and the projections belong to the model"
-        )
+    reasons = {
+        "groups heads by its projections: set num_key_value_heads of the model instead": layer.heads.kv_heads != heads,
+        "derives keys or values from its query projection, and the projections belong to the model": (
+            layer.heads.key is None or layer.heads.value is None
+        ),
+    }
+    refuse(choice.name, reasons)
     return _without_projections(choice, layer.to(query), query)
 
 
@@ -294,13 +306,3 @@ def _without_projections(choice: _Choice, layer: Attention, query: Tensor) -> At
             " model"
         ) from None
     return layer
-
-
-def _block_size(choice: _Choice, module: nn.Module) -> int:
-    size = choice.block_size or getattr(getattr(module, "config", None), "max_position_embeddings", None)
-    if not size:
-        raise UserError(
-            f"the longest text of this model is not known: attnlab.exchange.register('{choice.entry.short_name}',"
-            " block_size=512)"
-        )
-    return int(size)

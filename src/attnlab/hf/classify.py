@@ -381,11 +381,6 @@ class LabelledText:
     label: str
     probabilities: dict[str, float]
 
-    @property
-    def probability(self) -> float:
-        """The probability of its label."""
-        return self.probabilities[self.label]
-
 
 @dataclass(frozen=True)
 class Predictions:

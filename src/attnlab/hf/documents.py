@@ -149,11 +149,10 @@ def batch_document(model: str, tables: Tables, settings: FineTuning) -> Document
 
     tokenizer = load_tokenizer(model)
     limit = min(settings.max_length, longest_text_of(model, tokenizer))
-    first = range(min(settings.batch_size, len(tables.train.rows)))
     with quietly():
         whole = Lengths(tuple(len(ids) for ids in tokenizer(tables.train.texts)["input_ids"]), limit)
-        rows = tokenized(tables.train, tables.ids(tables.train), tokenizer, limit).remove_columns("row")
-        batch: Any = collator(tokenizer, settings, limit)([rows[place] for place in first])
+        rows = tokenized(tables.train, tables.ids(tables.train), tokenizer, limit)
+        batch: Any = collator(tokenizer, settings, limit)(rows[: settings.batch_size])
     ordered, source = sorted(whole.lengths), tables.train.source
     lengths = f"{ordered[0]} to {plural(ordered[-1], 'token')} (median {ordered[len(ordered) // 2]})"
     tokens = sum(whole.kept)
@@ -266,7 +265,7 @@ def predictions_document(predictions: Predictions, source: str) -> Document:
         texts[:_MOST_TEXTS],
         [
             ("Label", lambda row: Cell(row.label)),
-            ("Probability", lambda row: cell(row.probability, "share")),
+            ("Probability", lambda row: cell(row.probabilities[row.label], "share")),
             (text_column("Text"), lambda row: Cell(cut(row.text, _LONGEST_TEXT))),
         ],
     )

@@ -6,47 +6,62 @@
     AutoModel.from_pretrained(..., attn_implementation="attnlab:performer")
 
 A finished model becomes a folder in GPT-2's layout if it is a GPT-2, else with attnlab's own class; folders of GPT-2, and
-those that `attnlab export` wrote, become runs. Importing this module imports transformers, which takes seconds. Models and
-mechanisms are not implemented here.
+those that `attnlab export` wrote, become runs. Both ways are exact, or refused.
+
+GPT-2 stores the three projections of attention side by side and its matrices transposed. What attnlab's model has no setting
+for goes into weights: a head tied to the embedding becomes a copy of it, another scale of the scores goes into the queries,
+absent biases become zeros.
+
+What attnlab does to a text before its tokenizer sees it is written into tokenizer.json: the special symbols are read as
+question marks, pieces begin with a space. Words are split by rules that tokenizer.json cannot express (`split_words`): they
+need a class of their own, AttnlabWordTokenizer. GPT-2 has neither □ nor ⁇, and adding a row would change its scores. Its end
+of text becomes □, which fills and ends; ⁇ takes the place of a byte that no text contains (0xFF and others never occur in
+UTF-8), so that every text keeps its ids.
+
+Importing this module imports transformers, which takes seconds. Models and mechanisms are not implemented here.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+import tokenizers
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from attnlab import __version__
-from attnlab.config import RunConfig, TaskConfig, TokenizerConfig, flatten
+from attnlab.config import ModelConfig, RunConfig, TaskConfig, TokenizerConfig, flatten
 from attnlab.corpora.sources import licences_of, public_name
-from attnlab.errors import DataError, UserError
+from attnlab.errors import DataError, UserError, refuse
 from attnlab.store import usercode
 
 try:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GPT2LMHeadModel
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        GenerationConfig,
+        GPT2Config,
+        GPT2LMHeadModel,
+        PreTrainedTokenizerFast,
+    )
 except ImportError:
     raise UserError("transformers is not installed, and exchange needs it: pip install 'attnlab[hf]'") from None
 
 from attnlab.hf.attention import equip, register, register_all
-from attnlab.hf.conversion import (
-    AttnlabWordTokenizer,
-    from_gpt2,
-    is_gpt2,
-    model_config_of,
-    to_gpt2,
-    tokenizer_files,
-    tokenizer_from,
-)
-from attnlab.hf.loading import load, load_weights, refuse_pickled, render_card
+from attnlab.hf.loading import load, load_weights, refuse_pickled
 from attnlab.hf.modeling import AttnlabConfig, AttnlabForCausalLM
 from attnlab.inside.look import attentions_of
 from attnlab.lm.model import LanguageModel, count_parameters, load_model
 from attnlab.lm.model import model_files as attnlab_files
-from attnlab.lm.tokenizers import Tokenizer
-from attnlab.store.folders import add_files, refuse_existing, reporting_damage, write_folder
+from attnlab.lm.tokenizers import FILL, MASK, PAD, START, STOP, UNKNOWN, WORD_SYMBOLS, Tokenizer, split_words
+from attnlab.store.folders import add_files, refuse_existing, reporting_damage, to_json, write_folder
 from attnlab.store.records import encode
 from attnlab.store.runs import Run, RunRecord, RunResult
 
@@ -62,13 +77,286 @@ __all__ = [
     "register",
 ]
 
+_Json = dict[str, Any]  # tokenizer.json, whose format belongs to the package tokenizers
+
+_EPSILON = 1e-5  # of torch's LayerNorm, which attnlab uses unchanged
+_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu2": "relu2"}
+# attnlab's names of weights, and GPT-2's: of the whole model, and of the parts of a block.
+_OUTER = {
+    "tokens.weight": "transformer.wte.weight",
+    "positions.weight": "transformer.wpe.weight",
+    "norm.weight": "transformer.ln_f.weight",
+    "norm.bias": "transformer.ln_f.bias",
+    "head.weight": "lm_head.weight",
+}
+_PARTS = {"norm1": "ln_1", "norm2": "ln_2", "attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.out": "mlp.c_proj"}
+_KIND = "attnlab_kind"  # in tokenizer_config.json: the kind of tokenizer in attnlab
+_NEVER = (*range(0xFF, 0xF4, -1), 0xC1, 0xC0)  # bytes that do not occur in UTF-8
+_PROBES = (
+    "The quick brown fox, 12345 of them; don't!",
+    "  two  spaces\tand\n\nlines ",
+    "naïve Ærøskøbing 東京 🙂 a\u0301",
+    "x",
+)
+
+
+# Weights
+
+
+def _is_gpt2(config: ModelConfig) -> bool:
+    """Whether a model is a GPT-2 in everything but its names."""
+    plain = not config.qk_norm and not config.bottleneck and config.activation in _ACTIVATIONS.values()
+    return set(config.mechanisms) == {"dot"} and config.positions == "learned" and config.norm == "layer" and plain
+
+
+def _gpt2_names(n_layer: int) -> dict[str, str]:
+    """GPT-2's names of weights by attnlab's, without the projections to queries, keys and values."""
+    return _OUTER | {
+        f"blocks.{layer}.{part}.{kind}": f"transformer.h.{layer}.{other}.{kind}"
+        for layer in range(n_layer)
+        for part, other in _PARTS.items()
+        for kind in ("weight", "bias")
+    }
+
+
+def _transposed(name: str, weight: Tensor) -> Tensor:
+    """A weight of GPT-2 as attnlab stores it, or the other way round; embeddings are the same in both."""
+    return weight.T if weight.ndim == 2 and ".c_" in name else weight
+
+
+def _to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[GPT2Config, dict[str, Tensor]]:
+    """The config, with the ids of the special symbols, and the weights of a model as a GPT-2."""
+    config, weights = model.config, model.state_dict()
+    gpt2_config = GPT2Config(
+        vocab_size=config.vocab_size,
+        n_positions=config.block_size,
+        n_embd=config.n_embd,
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        n_inner=config.mlp_ratio * config.n_embd,
+        activation_function=next(name for name, own in _ACTIVATIONS.items() if own == config.activation),
+        resid_pdrop=config.dropout,
+        embd_pdrop=config.dropout,
+        attn_pdrop=config.dropout_of_attention,
+        layer_norm_epsilon=_EPSILON,
+        tie_word_embeddings=False,
+        architectures=["GPT2LMHeadModel"],
+        dtype="float32",
+        **symbols,
+    )
+
+    def tensor(name: str) -> Tensor:
+        """A weight; zeros for the bias of a linear map that has none."""
+        return weights[name] if name in weights else torch.zeros(len(weights[name.replace("bias", "weight")]))
+
+    tensors = {other: _transposed(other, tensor(name)) for name, other in _gpt2_names(config.n_layer).items()}
+    for layer in range(config.n_layer):
+        for kind in ("weight", "bias"):
+            projections = [tensor(f"blocks.{layer}.attn.heads.{part}.{kind}") for part in ("query", "key", "value")]
+            name = f"transformer.h.{layer}.attn.c_attn.{kind}"
+            tensors[name] = _transposed(name, torch.cat(projections))
+    return gpt2_config, {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _model_config(config: Any) -> ModelConfig:
+    """The settings of attnlab's model that equals a GPT-2; what has no equal is refused."""
+    inner, epsilon, activation = (
+        config.n_inner or 4 * config.n_embd,
+        config.layer_norm_epsilon,
+        config.activation_function,
+    )
+    reasons = {
+        f"has the activation '{activation}', and attnlab only {', '.join(_ACTIVATIONS)}": activation
+        not in _ACTIVATIONS,
+        f"has layer_norm_epsilon {epsilon:g}, and attnlab only {_EPSILON:g}": epsilon != _EPSILON,
+        f"has n_inner {inner}, and attnlab only multiples of n_embd ({config.n_embd})": inner % config.n_embd,
+        "reads a second text (add_cross_attention), and an attnlab model reads one": config.add_cross_attention,
+        f"has dropout {config.resid_pdrop} in the stream and {config.embd_pdrop} in the embedding, and attnlab one number for"
+        " both: set them equal in its config.json, which changes training only": config.resid_pdrop
+        != config.embd_pdrop,
+    }
+    refuse("this GPT-2", reasons)
+    return ModelConfig(
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        n_embd=config.n_embd,
+        block_size=config.n_positions,
+        vocab_size=config.vocab_size,
+        mechanism="dot",
+        positions="learned",
+        norm="layer",
+        qk_norm=False,
+        activation=_ACTIVATIONS[activation],  # type: ignore[arg-type]
+        mlp_ratio=inner // config.n_embd,
+        bias=True,
+        zero_init=False,
+        dropout=float(config.resid_pdrop),
+        attention_dropout=-1.0 if config.attn_pdrop == config.resid_pdrop else float(config.attn_pdrop),
+    )
+
+
+def _from_gpt2(config: Any, tensors: dict[str, Tensor]) -> LanguageModel:
+    """attnlab's model with the weights of a GPT-2."""
+    model = LanguageModel(_model_config(config))
+    weights = {name: _transposed(other, tensors[other]) for name, other in _gpt2_names(config.n_layer).items()}
+    for layer in range(config.n_layer):
+        # attnlab always divides its scores by the root of the head width.
+        scale = 1.0 if config.scale_attn_weights else float((config.n_embd // config.n_head) ** 0.5)
+        scale = scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
+        for kind in ("weight", "bias"):
+            name = f"transformer.h.{layer}.attn.c_attn.{kind}"
+            query, key, value = _transposed(name, tensors[name]).chunk(3)
+            heads = f"blocks.{layer}.attn.heads"
+            weights |= {
+                f"{heads}.query.{kind}": query * scale,
+                f"{heads}.key.{kind}": key,
+                f"{heads}.value.{kind}": value,
+            }
+    model.load_state_dict({name: tensor.detach().float() for name, tensor in weights.items()})
+    return model.eval()
+
+
+# Tokenizers, out
+
+
+class AttnlabWordTokenizer(PreTrainedTokenizerFast):
+    """attnlab's tokenizer of words: text is cut by attnlab's rules of English before it is looked up."""
+
+    def _encode_plus(  # type: ignore[override]
+        self, text: Any, text_pair: Any = None, **settings: Any
+    ) -> Any:
+        return super()._encode_plus(_split_words(text), _split_words(text_pair), **settings)
+
+
+def _split_words(text: Any) -> Any:
+    """A text, or several, with its words apart; special ones stand for nothing."""
+    if text is None:
+        return None
+    if isinstance(text, str):
+        return " ".join(UNKNOWN if word in WORD_SYMBOLS else word for word in split_words(text))
+    return [_split_words(item) for item in text]
+
+
+def _tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
+    """tokenizer.json and tokenizer_config.json."""
+    stored = json.loads(tokenizer.backend.to_str())
+    settings: _Json = {
+        "tokenizer_class": "AttnlabWordTokenizer" if tokenizer.words else "PreTrainedTokenizerFast",
+        _KIND: tokenizer.kind,
+        "model_max_length": longest,
+        "padding_side": "left",
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    if tokenizer.words:
+        settings |= {"bos_token": START, "eos_token": STOP, "unk_token": UNKNOWN, "pad_token": FILL}
+        stored["post_processor"] = _start_with(START, tokenizer.start)
+    else:
+        settings |= {"eos_token": PAD, "pad_token": PAD, "mask_token": MASK}
+        stored["normalizer"] = _normalizer(tokenizer.space, stored["normalizer"])
+        if tokenizer.characters:
+            settings["unk_token"] = MASK
+        if tokenizer.space:
+            strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+            stored["decoder"] = {"type": "Sequence", "decoders": [stored["decoder"], strip]}
+    return {"tokenizer.json": to_json(stored), "tokenizer_config.json": to_json(settings)}
+
+
+def _normalizer(space: str, further: _Json | None) -> _Json:
+    """The normalizer that does to a text what attnlab's `encode` does, before the tokenizer's own."""
+    steps: list[_Json] = [{"type": "Replace", "pattern": {"String": symbol}, "content": "?"} for symbol in (PAD, MASK)]
+    steps += [{"type": "Prepend", "prepend": space}] if space else []
+    return {"type": "Sequence", "normalizers": steps + ([further] if further else [])}
+
+
+def _start_with(symbol: str, number: int | None) -> _Json:
+    """The post-processor that puts a symbol before a text, unless special tokens are declined."""
+    text = [{"SpecialToken": {"id": symbol, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    both = [*text, {"Sequence": {"id": "B", "type_id": 0}}]
+    special = {symbol: {"id": symbol, "ids": [number], "tokens": [symbol]}}
+    return {"type": "TemplateProcessing", "single": text, "pair": both, "special_tokens": special}
+
+
+# Tokenizers, in
+
+
+def _tokenizer_from(published: Any, rows: int) -> Tokenizer:
+    """attnlab's form of a tokenizer of transformers, for a model with this many rows; the ids stay."""
+    backend = getattr(published, "backend_tokenizer", None)
+    if backend is None:
+        raise UserError(
+            "this model's tokenizer is not a fast one, and attnlab reads tokenizer.json: save it with use_fast"
+        )
+    stored, kind = json.loads(backend.to_str()), published.init_kwargs.get(_KIND)
+    if kind is not None:
+        stored = _without_additions(stored, kind)
+    elif stored["model"]["type"] != "BPE" or "ByteLevel" not in json.dumps(stored["pre_tokenizer"]):
+        raise UserError(
+            f"this model's tokenizer is {stored['model']['type']} and not GPT-2's byte-level BPE, which is what attnlab reads"
+        )
+    else:
+        stored["post_processor"] = stored["truncation"] = stored["padding"] = None
+        _assign_id(stored, PAD, published.eos_token, rows)
+        _assign_id(stored, MASK, None, rows)
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(stored)))
+    for text in _PROBES if kind is None else (*_PROBES, f"{PAD} and {MASK}"):
+        if tokenizer.encode(text) != published.encode(text, add_special_tokens=False):
+            fault = "it is not GPT-2's" if kind is None else "its tokenizer.json was changed; export the model again"
+            raise UserError(f"this model's tokenizer reads {text!r} in a way that attnlab cannot represent: {fault}")
+    return tokenizer
+
+
+def _without_additions(stored: _Json, kind: str) -> _Json:
+    """tokenizer.json without what `_tokenizer_files` added."""
+    decoder, normalizer = stored["decoder"], None
+    if kind != "word":
+        steps = (stored["normalizer"] or {}).get("normalizers", [])
+        further = [step for step in steps[2:] if step["type"] != "Prepend"]
+        normalizer = further[0] if further else None
+    if decoder is not None and decoder["type"] == "Sequence" and decoder["decoders"][-1]["type"] == "Strip":
+        decoder = decoder["decoders"][0]
+    added = stored["added_tokens"] if kind in ("byte", "bpe") else []
+    return {**stored, "normalizer": normalizer, "post_processor": None, "decoder": decoder, "added_tokens": added}
+
+
+def _assign_id(stored: _Json, symbol: str, like: str | None, rows: int) -> None:
+    """Give one of attnlab's symbols an id: that of the token it is `like`, of a byte that never occurs, or of an unused row."""
+    vocabulary = stored["model"]["vocab"]
+    added = {entry["content"]: entry for entry in stored["added_tokens"]}
+    if symbol in vocabulary or symbol in added:
+        return
+    # Byte-level tokenizers write a byte as a letter; one that no text contains is spare if no other piece is made of it.
+    spare = (
+        letter
+        for letter in map(chr, _NEVER)
+        if letter in vocabulary and not any(letter in piece and piece != letter for piece in vocabulary)
+    )
+    old = like if like is not None and (like in added or like in vocabulary) else next(spare, None)
+    if old is not None:
+        number = added[old]["id"] if old in added else vocabulary[old]
+        vocabulary.pop(old, None)
+        stored["added_tokens"] = [entry for entry in stored["added_tokens"] if entry["content"] != old]
+    else:
+        number = 1 + max([*vocabulary.values(), *(entry["id"] for entry in added.values())])
+        if number >= rows:
+            raise UserError(
+                f"this GPT-2 has no token to spare for {symbol}: its tokenizer lacks the bytes that no text contains; train"
+                " it with the whole byte-level alphabet, or give the model one more row"
+            )
+    vocabulary[symbol] = number
+    special = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+    stored["added_tokens"].append({"id": number, "content": symbol, **special})
+    stored["added_tokens"].sort(key=lambda entry: entry["id"])
+
+
 AutoConfig.register(AttnlabConfig.model_type, AttnlabConfig, exist_ok=True)
 AutoModelForCausalLM.register(AttnlabConfig, AttnlabForCausalLM, exist_ok=True)
 AutoTokenizer.register(AttnlabConfig, fast_tokenizer_class=AttnlabWordTokenizer, exist_ok=True)
 register_all()
 
 
-# Out
+# Folders, out
 
 
 class Exported(TypedDict):
@@ -87,11 +375,11 @@ def export(source: Path | str, folder: Path | str, *, trust_code: bool = False) 
     run = _run_of(source)
     model, tokenizer = load_model(run.model if run else source, trust_code=trust_code)
     card = _card(folder.name, model, tokenizer, run)
-    files = {**_model_files(model, tokenizer), **tokenizer_files(tokenizer, model.config.block_size)}
+    files = {**_model_files(model, tokenizer), **_tokenizer_files(tokenizer, model.config.block_size)}
     write_folder(folder, "export", {**files, "README.md": card.encode()}, about="a model for transformers")
     return {
         "folder": str(folder),
-        "layout": "gpt2" if is_gpt2(model.config) else "attnlab",
+        "layout": "gpt2" if _is_gpt2(model.config) else "attnlab",
         "parameters": sum(count_parameters(model).values()),
         "needs_attnlab": _needs_attnlab(model, tokenizer),
     }
@@ -114,8 +402,8 @@ def _model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]
         "eos_token_id": sorted(tokenizer.stops),
     }
     config: Any
-    if is_gpt2(model.config):
-        config, tensors = to_gpt2(model, **symbols)
+    if _is_gpt2(model.config):
+        config, tensors = _to_gpt2(model, **symbols)
     else:
         config = AttnlabConfig(asdict(model.config), architectures=["AttnlabForCausalLM"], dtype="float32", **symbols)
         tensors = {f"language_model.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -140,8 +428,15 @@ def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None
         stages.append((record.stage, entries))
         sources += [source.source for source in data.values()] or [""]
     settings = (run.record.settings if run else None) or {"model": asdict(model.config)}
-    return render_card(
-        "model",
+    loss = run.result.final_loss if run and run.complete else None
+    templates = Environment(
+        loader=PackageLoader("attnlab.hf", "cards"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return templates.get_template("model.md.j2").render(
         name=name,
         version=__version__,
         config=model.config,
@@ -151,7 +446,7 @@ def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None
         needs_attnlab=_needs_attnlab(model, tokenizer),
         stages=stages,
         licences=licences_of(sources),
-        figures=_figures_of(run) if run else [],
+        figures=[] if loss is None else [f"final training loss: {loss:.4f} nats per token"],
         own_code=bool(usercode.code_files(model.config.mechanism)),
         settings=list(flatten(settings)),
     )
@@ -159,7 +454,7 @@ def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None
 
 def _needs_attnlab(model: LanguageModel, tokenizer: Tokenizer) -> bool:
     """Whether transformers alone cannot load it."""
-    return not is_gpt2(model.config) or tokenizer.words
+    return not _is_gpt2(model.config) or tokenizer.words
 
 
 def _lineage(run: Run) -> Iterator[Run]:
@@ -170,13 +465,7 @@ def _lineage(run: Run) -> Iterator[Run]:
         yield from _lineage(Run(run.path / base))
 
 
-def _figures_of(run: Run) -> list[str]:
-    """The figures of a finished run, for its card."""
-    loss = run.result.final_loss if run.complete else None
-    return [] if loss is None else [f"final training loss: {loss:.4f} nats per token"]
-
-
-# In
+# Folders, in
 
 
 def import_model(folder: Path | str, out: Path | str, *, trust_code: bool = False) -> Run:
@@ -205,15 +494,15 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
     if config.model_type == "attnlab":
         model = _load_complete(AttnlabForCausalLM, folder, trust_code=trust_code).language_model
     elif config.model_type == "gpt2":
-        model_config_of(config)  # refuses before the weights are read
-        model = from_gpt2(config, _load_complete(GPT2LMHeadModel, folder).state_dict())
+        _model_config(config)  # refuses before the weights are read
+        model = _from_gpt2(config, _load_complete(GPT2LMHeadModel, folder).state_dict())
     else:
         raise UserError(
             f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2 and its own exports"
         )
     published = load(AutoTokenizer, str(folder), local_files_only=True)
     with reporting_damage(folder / "tokenizer_config.json"):
-        tokenizer = tokenizer_from(published, model.config.vocab_size)
+        tokenizer = _tokenizer_from(published, model.config.vocab_size)
     if tokenizer.size > model.config.vocab_size:
         raise DataError(f"{folder}: the tokenizer has {tokenizer.size} symbols, the model {model.config.vocab_size}")
     return model.eval(), tokenizer

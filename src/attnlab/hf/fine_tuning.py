@@ -2,20 +2,19 @@
 
 Three things are changed. Evaluation reads the tables in order, longest texts first: Trainer would shuffle them if training
 batches are grouped, and predictions would come in another order than the texts. Right answers and tokens are counted on the
-way. And the optimizer is ours. Loops, schedule, checkpoints and the choice of the best epoch are Trainer's.
-Imports transformers and datasets, and is therefore imported late.
+way. And the optimizer is attnlab's. Loops, schedule, checkpoints and the choice of the best epoch are Trainer's.
+Imports transformers, and is therefore imported late.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import torch
 from scipy.special import log_softmax
@@ -27,7 +26,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
     pipeline,
     set_seed,
@@ -58,16 +56,12 @@ _TEXTS_AT_ONCE = 64  # in prediction
 # Data
 
 
-def tokenized(table: LabelledTable, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, limit: int) -> Any:
-    """A table as a dataset of token ids, truncated at the limit, with the row number of every text."""
-    rows = datasets.Dataset.from_dict({"text": table.texts, "labels": list(ids), "row": list(range(len(table.rows)))})
-
-    def encode(texts: list[str]) -> dict[str, list[list[int]]]:
-        return dict(tokenizer(texts, truncation=True, max_length=limit))
-
-    return rows.map(
-        encode, input_columns="text", batched=True, remove_columns=["text"], new_fingerprint=table.sha256[:16]
-    )
+def tokenized(
+    table: LabelledTable, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, limit: int
+) -> list[dict[str, Any]]:
+    """A table as token ids, truncated at the limit, with the labels."""
+    columns = {**tokenizer(table.texts, truncation=True, max_length=limit), "labels": list(ids)}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def collator(tokenizer: PreTrainedTokenizerBase, settings: FineTuning, limit: int) -> DataCollatorWithPadding:
@@ -77,9 +71,9 @@ def collator(tokenizer: PreTrainedTokenizerBase, settings: FineTuning, limit: in
     return DataCollatorWithPadding(tokenizer)
 
 
-def _longest_first(rows: Any) -> Any:  # the order of evaluation: little padding, and the largest batch first
-    lengths = [len(ids) for ids in rows["input_ids"]]
-    return rows.select(sorted(range(len(lengths)), key=lambda place: -lengths[place]))
+def _longest_first(rows: Sequence[dict[str, Any]]) -> list[int]:
+    """The order of evaluation: little padding, and the largest batch first."""
+    return sorted(range(len(rows)), key=lambda place: -len(rows[place]["input_ids"]))
 
 
 # The trainer
@@ -117,61 +111,40 @@ def inner_matrices(model: nn.Module) -> list[Tensor]:
     return list(weights.values())
 
 
-class EpochRecorder(TrainerCallback):
-    """Shows every step, and records the current epoch and the finished ones."""
+class RecordingTrainer(Trainer):
+    """transformers' Trainer with evaluation in order; it counts batches, records epochs, and prints nothing by itself."""
 
-    def __init__(self, show: Show, after_epoch: Callable[[Epoch], None]) -> None:
+    def __init__(self, show: Show, after_epoch: Callable[[Epoch], None], **options: Any) -> None:
         self.show, self.after_epoch = show, after_epoch
-        self.loss, self.tokens = 0.0, 0  # of the last batch, and read so far
-        self.texts = self.right = self.padding = 0
-        self.train_loss = float("nan")
-        self.began = self.before = self.epoch_seconds = 0.0  # `before`: seconds of the finished epochs
         self.epochs: list[Epoch] = []
         self.logits: list[Any] = []  # of the validation table, epoch by epoch
+        self.tokens = self.padding = 0  # read so far
+        self.texts = self.right = 0  # of this epoch
+        self.train_loss, self.began = float("nan"), 0.0
+        super().__init__(compute_metrics=self.measure, **options)
+        self.remove_callback(PrinterCallback)
 
-    def seconds(self) -> float:
-        """Seconds of training, without validation."""
-        return self.before + time.perf_counter() - self.began
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int]:
+        return SequentialSampler(eval_dataset)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Show the step."""
-        step, share = state.global_step, state.global_step / state.max_steps
-        self.show.step(Step(step, share, state.epoch or 0.0, self.loss, 0.0, self.tokens, self.seconds()))
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Start the clock and the counts."""
-        self.texts = self.right = 0
-        self.began = time.perf_counter()
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop the clock: validation is not training."""
-        self.epoch_seconds = time.perf_counter() - self.began
-        self.before += self.epoch_seconds
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        """Record the training loss of the epoch, which Trainer averages."""
-        if logs and "loss" in logs:
-            self.train_loss = float(logs["loss"])
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **event: Any) -> None:
-        """Record the epoch."""
-        number, accuracy, loss = len(self.epochs) + 1, event["metrics"]["eval_accuracy"], event["metrics"]["eval_loss"]
-        right = self.right / max(self.texts, 1)
-        losses = _finite(self.train_loss), _finite(float(loss))
-        self.epochs.append(Epoch(number, losses[0], right, losses[1], float(accuracy), self.epoch_seconds))
-        self.show.line(
-            f"epoch {number} of {args.num_train_epochs:g}: loss {self.train_loss:.3f}, on validation {loss:.3f},"
-            f" accuracy {100 * accuracy:.1f} %"
-        )
-        self.after_epoch(self.epochs[-1])
-
-    def count(self, inputs: Any, logits: Tensor, loss: Tensor) -> None:
-        """Count a training batch."""
-        mask, labels = inputs["attention_mask"], inputs["labels"]
-        real = int(mask.sum())
-        self.loss = float(loss.detach())
-        self.texts, self.right = self.texts + len(labels), self.right + int((logits.argmax(-1) == labels).sum())
-        self.tokens, self.padding = self.tokens + real, self.padding + mask.numel() - real
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Trainer's own loss; training batches are counted and shown."""
+        if model.training and not self.texts:
+            self.began = time.perf_counter()
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if model.training:
+            logits, mask = outputs["logits"] if isinstance(outputs, dict) else outputs[1], inputs["attention_mask"]
+            self.texts += len(mask)
+            self.right += int((logits.argmax(-1) == inputs["labels"]).sum())
+            self.tokens += int(mask.sum())
+            self.padding += int((mask == 0).sum())
+            step, epoch = self.state.global_step + 1, self.state.epoch or 0.0
+            seconds = sum(epoch.seconds for epoch in self.epochs) + time.perf_counter() - self.began
+            share = step / self.state.max_steps
+            self.show.step(Step(step, share, epoch, float(loss.detach()), 0.0, self.tokens, seconds))
+        return (loss, outputs) if return_outputs else loss
 
     def measure(self, evaluated: EvalPrediction) -> dict[str, float]:
         """The accuracy on validation; the scores are recorded."""
@@ -181,26 +154,22 @@ class EpochRecorder(TrainerCallback):
         right = (logits.argmax(-1) == evaluated.label_ids) & np.isfinite(logits).all(axis=-1)
         return {"accuracy": float(right.mean())}
 
+    def log(self, logs: dict[str, float], *others: Any) -> None:
+        """Record the training loss of the epoch, which Trainer averages."""
+        self.train_loss = float(logs.get("loss", self.train_loss))
+        super().log(logs, *others)
 
-class _OrderedTrainer(Trainer):
-    """transformers' Trainer with evaluation in order, counts, and nothing printed but by the recorder."""
-
-    def __init__(self, recorder: EpochRecorder, **options: Any) -> None:
-        self.recorder = recorder
-        super().__init__(callbacks=[recorder], compute_metrics=recorder.measure, **options)
-        self.remove_callback(PrinterCallback)
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int]:
-        return SequentialSampler(eval_dataset)
-
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """Trainer's own loss; training batches are counted."""
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        if model.training:
-            self.recorder.count(inputs, outputs["logits"] if isinstance(outputs, dict) else outputs[1], loss)
-        return (loss, outputs) if return_outputs else loss
+    def evaluate(self, *options: Any, **named: Any) -> dict[str, float]:
+        """Measure the validation table, and record the epoch; its seconds are those of training."""
+        seconds, number = time.perf_counter() - self.began, len(self.epochs) + 1
+        metrics: dict[str, float] = super().evaluate(*options, **named)
+        loss, accuracy = float(metrics["eval_loss"]), float(metrics["eval_accuracy"])
+        losses = f"loss {self.train_loss:.3f}, on validation {loss:.3f}"
+        self.show.line(f"epoch {number} of {self.args.num_train_epochs:g}: {losses}, accuracy {100 * accuracy:.1f} %")
+        right, self.right, self.texts = self.right / self.texts, 0, 0
+        self.epochs.append(Epoch(number, _finite(self.train_loss), right, _finite(loss), accuracy, seconds))
+        self.after_epoch(self.epochs[-1])
+        return metrics
 
 
 def _arguments(settings: FineTuning, folder: str, keep: bool) -> TrainingArguments:
@@ -210,11 +179,9 @@ def _arguments(settings: FineTuning, folder: str, keep: bool) -> TrainingArgumen
         per_device_eval_batch_size=settings.batch_size,
         seed=settings.seed,
         eval_strategy="epoch",
-        report_to="none",
         disable_tqdm=True,
         learning_rate=settings.rate,
-        num_train_epochs=settings.epochs,
-        lr_scheduler_type="linear",
+        num_train_epochs=settings.epochs,  # the rate falls linearly to zero
         warmup_steps=settings.warmup,  # below 1 it is a share
         train_sampling_strategy="group_by_length" if settings.batching == "grouped" else "random",
         logging_strategy="epoch",
@@ -223,9 +190,7 @@ def _arguments(settings: FineTuning, folder: str, keep: bool) -> TrainingArgumen
         save_only_model=True,
         load_best_model_at_end=keep,
         metric_for_best_model="accuracy",
-        greater_is_better=True,
         logging_nan_inf_filter=False,
-        use_cpu=not torch.accelerator.is_available(),
         dataloader_pin_memory=torch.accelerator.is_available(),
     )
 
@@ -246,29 +211,32 @@ def run(
     set_seed(settings.seed)  # the head is drawn when the model is loaded
     encoder = load_encoder(name, tables.labels)
     limit = min(settings.max_length, encoder.limit)
-    recorder = EpochRecorder(show, after_epoch)
     with quietly(), tempfile.TemporaryDirectory(dir=folder, prefix=".best-") as checkpoints:
         parts = {
             part: tokenized(table, tables.ids(table), encoder.tokenizer, limit) for part, table in tables.parts.items()
         }
-        _show_truncation(parts, limit, settings, show)
-        dev = _longest_first(parts["dev"])
-        ordered = _OrderedTrainer(
-            recorder,
+        full = sum(len(row["input_ids"]) == limit for rows in parts.values() for row in rows)
+        if limit < settings.max_length and full:
+            truncated = f"longer texts are truncated ({full:,} fill all of them)"
+            show.line(f"the model has positions for {limit} tokens: {truncated}")
+        order = _longest_first(parts["dev"])
+        trainer = RecordingTrainer(
+            show,
+            after_epoch,
             model=encoder.model,
             args=_arguments(settings, checkpoints, folder is not None),
             train_dataset=parts["train"],
-            eval_dataset=dev,
+            eval_dataset=[parts["dev"][place] for place in order],
             processing_class=encoder.tokenizer,
             data_collator=collator(encoder.tokenizer, settings, limit),
         )
-        decayed = set(ordered.get_decay_parameter_names(encoder.model))
-        ordered.optimizer = make_optimizer(encoder.model, decayed, settings)
-        ordered.train()
-        best = max(range(len(recorder.epochs)), key=lambda place: recorder.epochs[place].dev_accuracy)
+        decayed = set(trainer.get_decay_parameter_names(encoder.model))
+        trainer.optimizer = make_optimizer(encoder.model, decayed, settings)
+        trainer.train()
+        best = max(range(len(trainer.epochs)), key=lambda place: trainer.epochs[place].dev_accuracy)
         test = None
         if folder is not None:
-            if not np.isfinite(recorder.logits[best]).all():
+            if not np.isfinite(trainer.logits[best]).all():
                 raise UserError(
                     f"training diverged, every epoch gave NaN: use a smaller rate than {settings.rate:g},"
                     f" such as --lr {settings.rate / 10:g}"
@@ -276,20 +244,21 @@ def run(
             encoder.model.save_pretrained(folder)
             encoder.tokenizer.save_pretrained(folder)
             if tables.test is not None:
-                ordered.compute_metrics = None
-                rows = _longest_first(parts["test"])
-                logits = _only_logits(ordered.predict(rows).predictions)
-                test = _scored(logits, rows["row"], tables.ids(tables.test))
+                trainer.compute_metrics = None
+                places = _longest_first(parts["test"])
+                rows: Any = [parts["test"][place] for place in places]
+                logits = _only_logits(trainer.predict(rows).predictions)
+                test = _scored(logits, places, tables.ids(tables.test))
     return Outcome(
-        epochs=tuple(recorder.epochs),
+        epochs=tuple(trainer.epochs),
         best_epoch=best + 1,
         seconds=time.perf_counter() - began,
         labels=tables.labels,
-        dev=_scored(recorder.logits[best], dev["row"], tables.ids(tables.dev)),
+        dev=_scored(trainer.logits[best], order, tables.ids(tables.dev)),
         test=test,
-        steps=ordered.state.global_step,
-        tokens=recorder.tokens,
-        padding=recorder.padding,
+        steps=trainer.state.global_step,
+        tokens=trainer.tokens,
+        padding=trainer.padding,
         facts=ModelFacts(
             architecture=type(encoder.model).__name__,
             parameters=sum(weight.numel() for weight in encoder.model.parameters()),
@@ -317,13 +286,6 @@ def _scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> ScoredTab
 
 def _finite(loss: float) -> float | None:
     return loss if isfinite(loss) else None
-
-
-def _show_truncation(parts: Mapping[str, datasets.Dataset], limit: int, settings: FineTuning, show: Show) -> None:
-    """Say how many texts fill all positions of the model, if that is fewer than asked for."""
-    full = sum(len(ids) == limit for rows in parts.values() for ids in rows["input_ids"])
-    if limit < settings.max_length and full:
-        show.line(f"the model has positions for {limit} tokens: longer texts are truncated ({full:,} fill all of them)")
 
 
 # Prediction

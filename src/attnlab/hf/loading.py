@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,15 +18,13 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from attnlab.errors import AttnlabError, CheckpointError, DataError, UserError
 from attnlab.store.folders import kind_of, peek, verify
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PACKAGES = ("transformers", "datasets", "accelerate", "sklearn")  # what classification needs
+PACKAGES = ("transformers", "accelerate", "sklearn")  # what classification needs
 _PATIENCE = 3.0  # seconds until the hub counts as unreachable
 _MINILM = "minilm"
 _MINILM_NAME = "sentence-transformers/all-MiniLM-L6-v2"  # BERT, 6 layers, 22.7 M parameters
@@ -165,25 +162,19 @@ def _unreachable(name: str) -> str:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Silence the progress bars and messages of transformers and datasets."""
+    """Silence the progress bars and messages of transformers."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
-    datasets: Any = sys.modules.get("datasets")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    more_bars = datasets is not None and not datasets.are_progress_bars_disabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    if datasets is not None:
-        datasets.disable_progress_bars()
     try:
         yield
     finally:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-        if more_bars:
-            datasets.enable_progress_bars()
 
 
 def load(kind: Any, place: str, name: str | None = None, **settings: Any) -> Any:
@@ -311,15 +302,3 @@ def longest_text_of(name: str, tokenizer: PreTrainedTokenizerBase) -> int:
     config = load("AutoConfig", locate(name), name)
     with torch.device("meta"):
         return longest_text(models.from_config(config), tokenizer)
-
-
-def render_card(template: str, **facts: object) -> str:
-    """A model card as Markdown, from the template `model` or `encoder` in cards/."""
-    environment = Environment(
-        loader=PackageLoader("attnlab.hf", "cards"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(f"{template}.md.j2").render(facts)

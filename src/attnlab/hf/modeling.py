@@ -8,8 +8,6 @@ User code inside a folder runs only if it is trusted: from_pretrained(folder, tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,15 +19,14 @@ from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from attnlab.config import ModelConfig, restore_model
-from attnlab.errors import UserError
-from attnlab.hf.attention import Watching, rows_by_start
-from attnlab.inside.taps import capture, taps_of
+from attnlab.errors import UserError, refuse
+from attnlab.hf.attention import Group, read_groups, rows_by_start, watch
+from attnlab.inside.taps import taps_of
 from attnlab.lm.model import LanguageModel
 from attnlab.store import usercode
 from attnlab.store.folders import write_bytes
 
 _PATTERN = "attn.hook_pattern"
-_READ = ("input_ids", "attention_mask", "labels")
 
 
 class AttnlabConfig(PreTrainedConfig):
@@ -62,7 +59,8 @@ class AttnlabCache:
     """The caches of the layers, for each group of rows that begin at the same position."""
 
     def __init__(self) -> None:
-        self.groups: list[tuple[Tensor, int, list[Any]]] = []
+        self.groups: list[Group] = []
+        self.caches: list[list[Any]] = []  # of every group
         self.length = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -71,12 +69,10 @@ class AttnlabCache:
 
     def reorder_cache(self, beam_idx: Int[Tensor, " B"]) -> None:
         """Continue with other rows, as beam search does: each replaced by one that begins at the same position."""
-        chosen = []
-        for rows, left, caches in self.groups:
-            place = {row: number for number, row in enumerate(rows.tolist())}
-            picked = torch.tensor([place[row] for row in beam_idx[rows].tolist()], device=rows.device)
-            chosen.append((rows, left, [cache.select(picked) for cache in caches]))
-        self.groups = chosen
+        for number, (rows, _) in enumerate(self.groups):
+            place = {row: index for index, row in enumerate(rows.tolist())}
+            chosen = torch.tensor([place[row] for row in beam_idx[rows].tolist()], device=rows.device)
+            self.caches[number] = [cache.select(chosen) for cache in self.caches[number]]
 
 
 class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
@@ -158,27 +154,30 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """The scores of every next token, and the loss if there are labels."""
         counted = others.pop("num_items_in_batch", None)
-        _check_inputs(input_ids, attention_mask, past_key_values, others)
+        cache, mask = past_key_values, attention_mask
+        unread = sorted(name for name, value in others.items() if value is not None and name != "cache_position")
+        reasons = {
+            "reads input_ids: it does not accept embeddings": input_ids is None,
+            "takes an attention_mask of padding, [batch, tokens], not one of pairs": mask is not None
+            and mask.ndim != 2,
+            "has caches of its own: leave past_key_values and cache options out": (
+                cache is not None and not isinstance(cache, AttnlabCache)
+            ),
+            f"does not read {', '.join(unread)}: give it input_ids, attention_mask and labels": unread,
+        }
+        refuse("an attnlab model", reasons)
         assert input_ids is not None
-        cache = past_key_values
         if cache is None and use_cache and not self.training:
             cache = AttnlabCache()
-        start = cache.length if cache is not None else 0
-        mask = attention_mask if attention_mask is None else attention_mask.bool()
-        if mask is not None and mask.shape != (len(input_ids), start + input_ids.shape[1]):
-            raise UserError(
-                f"attention_mask is {list(mask.shape)} for {start + input_ids.shape[1]} tokens: give one number per token"
-            )
+        tokens = (cache.length if cache is not None else 0) + input_ids.shape[1]
+        if mask is not None and mask.shape != (len(input_ids), tokens):
+            raise UserError(f"attention_mask is {list(mask.shape)} for {tokens} tokens: give one number per token")
         watched = self.watched(bool(output_attentions), bool(output_hidden_states))
-        logits, seen = self.read(input_ids, None if mask is None else ~mask, cache, watched)
+        logits, seen = self.read(input_ids, None if mask is None else ~mask.bool(), cache, watched)
         loss = None
         if labels is not None:
-            loss = self.loss_function(
-                logits,
-                labels,
-                vocab_size=self.config.vocab_size,
-                **({"num_items_in_batch": counted} if counted else {}),
-            )
+            counts = {"num_items_in_batch": counted} if counted else {}
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **counts)
         kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep, None)  # 0 keeps all
         output_type: Any = CausalLMOutputWithPast  # its types are narrower than what it accepts
         output: CausalLMOutputWithPast = output_type(
@@ -210,57 +209,26 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         watched: list[str],
     ) -> tuple[Float[Tensor, "B T V"], dict[str, Tensor]]:
         """The scores and the captured taps; every row from its first token on, with zeros before it."""
-        known = cache.groups if cache is not None and cache.length else []
         asked, total = ids.shape[1], (cache.length if cache is not None else 0) + ids.shape[1]
-        beginnings = [group[:2] for group in known] or list(rows_by_start(hidden, len(ids), total, ids.device))
-        caches: list[list[Any] | None] = [group[2] for group in known] or [
-            self.language_model.new_caches() if cache is not None else None for _ in beginnings
-        ]
-        if cache is not None and None in caches:
-            raise UserError("a mechanism of this model keeps no cache: generate with use_cache=False")
-        parts = []
-        for (rows, left), kept in zip(beginnings, caches, strict=True):
-            first = max(0, left - (total - asked))
-            rest = None if hidden is None or not hidden[rows, left:].any() else hidden[rows, left:]
-            if rest is not None and kept is not None:
+        groups = cache.groups if cache is not None else []
+        groups = groups or list(rows_by_start(hidden, len(ids), total, ids.device))
+        caches = cache.caches if cache is not None else []
+        for _ in groups[len(caches) :] if cache is not None else ():
+            new = self.language_model.new_caches()
+            if new is None:
+                raise UserError("a mechanism of this model keeps no cache: generate with use_cache=False")
+            caches.append(new)
+        own_caches = iter(caches)
+
+        def read_group(group: Group, first: int, padding: Tensor | None) -> dict[str, Tensor]:
+            own = next(own_caches, None)
+            if padding is not None and own is not None:
                 raise UserError('generation needs left padding: set tokenizer.padding_side = "left"')
-            watching: Watching = capture(self.language_model, watched) if watched else nullcontext({})
-            with watching as seen:
-                scores = self.language_model(ids[rows, first:], rest, kept)
-            parts.append((rows, first, left, {**seen, "scores": scores}))
+            with watch(self.language_model, watched) as seen:
+                scores = self.language_model(ids[group[0], first:], padding, own)
+            return {**seen, "scores": scores}
+
+        tensors = read_groups(groups, hidden, (len(ids), asked, total), read_group)
         if cache is not None:
-            cache.groups = [(*begin, kept) for begin, kept in zip(beginnings, caches, strict=True) if kept is not None]
-            cache.length = total
-        tensors = {name: _join_groups(parts, name, len(ids), asked, total) for name in [*watched, "scores"]}
+            cache.groups, cache.caches, cache.length = groups, caches, total
         return tensors.pop("scores"), tensors
-
-
-_Part = tuple[Tensor, int, int, dict[str, Tensor]]
-
-
-def _join_groups(parts: Sequence[_Part], name: str, batch: int, asked: int, total: int) -> Tensor:
-    """One tensor of all rows from those of the groups: patterns are [B, H, T, S], everything else starts with [B, T]."""
-    rows, first, _, values = parts[0]
-    if len(parts) == 1 and len(rows) == batch and first == 0:
-        return values[name].expand(batch, *values[name].shape[1:])
-    shape = values[name].shape
-    pattern = name.endswith(_PATTERN)
-    whole = values[name].new_zeros((batch, shape[1], asked, total) if pattern else (batch, asked, *shape[2:]))
-    for rows, first, left, values in parts:
-        if pattern:
-            whole[rows, :, first:, left:] = values[name].expand(len(rows), -1, -1, -1)
-        else:
-            whole[rows, first:] = values[name]
-    return whole
-
-
-def _check_inputs(ids: Tensor | None, mask: Tensor | None, cache: object, others: Mapping[str, object]) -> None:
-    if ids is None:
-        raise UserError("an attnlab model reads input_ids: it does not accept embeddings")
-    if mask is not None and mask.ndim != 2:
-        raise UserError("an attnlab model takes an attention_mask of padding, [batch, tokens], not one of pairs")
-    if cache is not None and not isinstance(cache, AttnlabCache):
-        raise UserError("an attnlab model has caches of its own: leave past_key_values and cache options out")
-    strange = sorted(name for name, value in others.items() if value is not None and name != "cache_position")
-    if strange:
-        raise UserError(f"an attnlab model does not read {strange[0]}: give it {', '.join(_READ)}")
