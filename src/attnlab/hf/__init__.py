@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, TypeGuard, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from attnlab.config import build, from_text, require, require_seed, setting
 
@@ -43,11 +43,6 @@ _Batching = Literal["grouped", "random", "fixed"]
 # SGD's steps shrink with the gradient and Adagrad's with time, so that both need a larger rate to move as far as AdamW. Muon's
 # update of a matrix is as long as AdamW's at about thirty times its rate, at a width of 768.
 RATES: dict[Optimizer, float] = {"adamw": 5e-5, "sgd": 1e-2, "adagrad": 5e-4, "muon": 1.5e-3}
-
-
-def is_optimizer(name: str) -> TypeGuard[Optimizer]:
-    """Whether an optimizer has this name."""
-    return name in RATES
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ class FineTuning:
         """Settings from texts or values that a user gave; None means not given."""
         hints = get_type_hints(cls)
         typed = {name: from_text(value, hints.get(name)) for name, value in values.items() if value is not None}
-        settings: FineTuning = build(cls, typed, where="settings given")
+        settings: FineTuning = build(cls, typed, where="settings")
         return settings
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError, cut
 from attnlab.hf import BAG_OF_WORDS, FineTuning
-from attnlab.hf.classify import Classification, Epoch, Measured, Predictions, TablesSummary
+from attnlab.hf.classify import Classification, Measured, Predictions, TablesSummary
 from attnlab.hf.loading import load_tokenizer, longest_text_of, quietly
 from attnlab.report.document import (
     Axis,
@@ -329,16 +329,14 @@ def _accuracy_table(result: Classification) -> Table:
 
 
 def _curve_charts(result: Classification) -> list[Chart]:
-    epochs = result.epochs
-    numbers = [float(epoch.epoch) for epoch in epochs]
-    losses = [
-        Series("training", numbers, [epoch.train_loss for epoch in epochs]),  # type: ignore[misc]
-        Series("validation", numbers, [epoch.dev_loss for epoch in epochs]),  # type: ignore[misc]
-    ]
-    accuracies = [
-        Series("training", numbers, [100 * epoch.train_accuracy for epoch in epochs]),
-        Series("validation", numbers, [100 * epoch.dev_accuracy for epoch in epochs]),
-    ]
+    numbers = [float(epoch.epoch) for epoch in result.epochs]
+
+    def both(training: Sequence[float | None], validation: Sequence[float | None]) -> list[Series]:
+        return [Series("training", numbers, training), Series("validation", numbers, validation)]  # type: ignore[arg-type]
+
+    losses = both([epoch.train_loss for epoch in result.epochs], [epoch.dev_loss for epoch in result.epochs])
+    shares = [(100 * epoch.train_accuracy, 100 * epoch.dev_accuracy) for epoch in result.epochs]
+    accuracies = both([training for training, _ in shares], [validation for _, validation in shares])
     x, title = Axis("epoch"), f"Accuracy; epoch {result.best_epoch} was kept"
     return [
         lines("Loss", losses, x, Axis("loss", "nats per text", low=0.0), "the loss"),
@@ -348,17 +346,13 @@ def _curve_charts(result: Classification) -> list[Chart]:
 
 def _epochs_table(result: Classification) -> Table:
     """The epochs; the one that was kept is marked."""
-
-    def number(epoch: Epoch) -> Cell:
-        return Cell(str(epoch.epoch), epoch.epoch)
-
     return table_of(
         "Epochs",
         "Training loss and accuracy are measured while the weights change, over the whole epoch and with dropout; validation is"
         " measured at its end.",
         result.epochs,
         [
-            (Column("Epoch"), number),
+            (Column("Epoch"), lambda epoch: Cell(str(epoch.epoch), epoch.epoch)),
             ("Training loss", lambda epoch: _loss_cell(epoch.train_loss)),
             ("Validation loss", lambda epoch: _loss_cell(epoch.dev_loss)),
             ("Training accuracy", lambda epoch: cell(epoch.train_accuracy, "share")),

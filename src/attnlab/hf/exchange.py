@@ -90,7 +90,11 @@ _OUTER = {
     "head.weight": "lm_head.weight",
 }
 _PARTS = {"norm1": "ln_1", "norm2": "ln_2", "attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.out": "mlp.c_proj"}
-_KIND = "attnlab_kind"  # in tokenizer_config.json: the kind of tokenizer in attnlab
+_SIZES = ("n_layer", "n_head", "n_embd", "vocab_size")  # settings with the same name in both
+_ORIGINAL = (
+    "attnlab_original"  # in tokenizer_config.json: what attnlab's own tokenizer.json has in place of what is added
+)
+_CHANGED = ("normalizer", "post_processor", "decoder", "added_tokens")
 _NEVER = (*range(0xFF, 0xF4, -1), 0xC1, 0xC0)  # bytes that do not occur in UTF-8
 _PROBES = (
     "The quick brown fox, 12345 of them; don't!",
@@ -128,11 +132,8 @@ def _to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[GPT2Config, dict[str
     """The config, with the ids of the special symbols, and the weights of a model as a GPT-2."""
     config, weights = model.config, model.state_dict()
     gpt2_config = GPT2Config(
-        vocab_size=config.vocab_size,
+        **{name: getattr(config, name) for name in _SIZES},
         n_positions=config.block_size,
-        n_embd=config.n_embd,
-        n_layer=config.n_layer,
-        n_head=config.n_head,
         n_inner=config.mlp_ratio * config.n_embd,
         activation_function=next(name for name, own in _ACTIVATIONS.items() if own == config.activation),
         resid_pdrop=config.dropout,
@@ -177,11 +178,8 @@ def _model_config(config: Any) -> ModelConfig:
     }
     refuse("this GPT-2", reasons)
     return ModelConfig(
-        n_layer=config.n_layer,
-        n_head=config.n_head,
-        n_embd=config.n_embd,
+        **{name: getattr(config, name) for name in _SIZES},
         block_size=config.n_positions,
-        vocab_size=config.vocab_size,
         mechanism="dot",
         positions="learned",
         norm="layer",
@@ -242,7 +240,7 @@ def _tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
     stored = json.loads(tokenizer.backend.to_str())
     settings: _Json = {
         "tokenizer_class": "AttnlabWordTokenizer" if tokenizer.words else "PreTrainedTokenizerFast",
-        _KIND: tokenizer.kind,
+        _ORIGINAL: json.dumps({name: stored[name] for name in _CHANGED}),
         "model_max_length": longest,
         "padding_side": "left",
         "split_special_tokens": True,
@@ -288,9 +286,9 @@ def _tokenizer_from(published: Any, rows: int) -> Tokenizer:
         raise UserError(
             "this model's tokenizer is not a fast one, and attnlab reads tokenizer.json: save it with use_fast"
         )
-    stored, kind = json.loads(backend.to_str()), published.init_kwargs.get(_KIND)
-    if kind is not None:
-        stored = _without_additions(stored, kind)
+    stored, original = json.loads(backend.to_str()), published.init_kwargs.get(_ORIGINAL)
+    if original is not None:
+        stored |= json.loads(original)
     elif stored["model"]["type"] != "BPE" or "ByteLevel" not in json.dumps(stored["pre_tokenizer"]):
         raise UserError(
             f"this model's tokenizer is {stored['model']['type']} and not GPT-2's byte-level BPE, which is what attnlab reads"
@@ -300,24 +298,13 @@ def _tokenizer_from(published: Any, rows: int) -> Tokenizer:
         _assign_id(stored, PAD, published.eos_token, rows)
         _assign_id(stored, MASK, None, rows)
     tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(stored)))
-    for text in _PROBES if kind is None else (*_PROBES, f"{PAD} and {MASK}"):
+    for text in _PROBES if original is None else (*_PROBES, f"{PAD} and {MASK}"):
         if tokenizer.encode(text) != published.encode(text, add_special_tokens=False):
-            fault = "it is not GPT-2's" if kind is None else "its tokenizer.json was changed; export the model again"
+            fault = (
+                "it is not GPT-2's" if original is None else "its tokenizer.json was changed; export the model again"
+            )
             raise UserError(f"this model's tokenizer reads {text!r} in a way that attnlab cannot represent: {fault}")
     return tokenizer
-
-
-def _without_additions(stored: _Json, kind: str) -> _Json:
-    """tokenizer.json without what `_tokenizer_files` added."""
-    decoder, normalizer = stored["decoder"], None
-    if kind != "word":
-        steps = (stored["normalizer"] or {}).get("normalizers", [])
-        further = [step for step in steps[2:] if step["type"] != "Prepend"]
-        normalizer = further[0] if further else None
-    if decoder is not None and decoder["type"] == "Sequence" and decoder["decoders"][-1]["type"] == "Strip":
-        decoder = decoder["decoders"][0]
-    added = stored["added_tokens"] if kind in ("byte", "bpe") else []
-    return {**stored, "normalizer": normalizer, "post_processor": None, "decoder": decoder, "added_tokens": added}
 
 
 def _assign_id(stored: _Json, symbol: str, like: str | None, rows: int) -> None:

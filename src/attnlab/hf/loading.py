@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from attnlab.errors import AttnlabError, CheckpointError, DataError, UserError
+from attnlab.errors import AttnlabError, CheckpointError, DataError, UserError, cut
 from attnlab.store.folders import kind_of, peek, verify
 
 if TYPE_CHECKING:
@@ -150,11 +150,10 @@ def hub_answers() -> bool:
 
 
 def _unreachable(name: str) -> str:
+    reason, fix = "HF_HUB_OFFLINE keeps the hub closed", "unset it"
     if hub_answers.cache_info().currsize:  # it was tried
-        fix = "check the connection, set HF_HUB_ETAG_TIMEOUT=30 if it is slow, or name a saved model's folder"
-        return f"{name} is not a folder, and the hub cannot be reached (the local cache lacks it): {fix}"
-    fix = "unset it, or name a saved model's folder"
-    return f"{name} is not a folder, and HF_HUB_OFFLINE keeps the hub closed (the local cache lacks it): {fix}"
+        reason, fix = "the hub cannot be reached", "check the connection, set HF_HUB_ETAG_TIMEOUT=30 if it is slow"
+    return f"{name} is not a folder, and {reason} (the local cache lacks it): {fix}, or name a saved model's folder"
 
 
 # Loading
@@ -202,8 +201,7 @@ def load_weights(kind: Any, place: str, name: str | None = None, **settings: Any
 def _loading_error(name: str, error: Exception) -> UserError:
     from huggingface_hub import constants
 
-    text = " ".join(str(error).split())
-    text = text if len(text) <= 160 else text[:159] + "…"
+    text = cut(" ".join(str(error).split()), 160)
     if Path(name).expanduser().is_dir():
         return DataError(f"{name} cannot be loaded by transformers ({text}): it needs a model's weights and tokenizer")
     if constants.HF_HUB_OFFLINE:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import isfinite
 from pathlib import Path
 
 from rich.console import Console
 
 from attnlab import stats
-from attnlab.errors import UserError, unknown
-from attnlab.hf import RATES, FineTuning, Optimizer, is_optimizer
+from attnlab.errors import UserError, named, refuse, refuse_twice
+from attnlab.hf import RATES, FineTuning, Optimizer
 from attnlab.hf.classify import Outcome, fine_tune, short_name
 from attnlab.hf.tuning import Tuning, TuningResult
 from attnlab.lm.progress import display, say
@@ -66,21 +65,11 @@ class OptimizersResult(TuningResult):
 
 def read_rates(text: str) -> dict[Optimizer, float]:
     """Parse optimizers separated by commas, each with a rate unless it is to have its default: adamw=3e-5,sgd."""
-    rates: dict[Optimizer, float] = {}
-    for part in text.split(","):
-        name, sign, value = (piece.strip() for piece in part.partition("="))
-        if not is_optimizer(name):
-            raise UserError(f"--optimizers: {unknown('optimizer', name, RATES)}")
-        if name in rates:
-            raise UserError(f"--optimizers names {name} twice: leave one out; rates are compared by --search")
-        try:
-            rates[name] = float(value) if sign else RATES[name]
-        except ValueError:
-            rates[name] = 0.0
-        if not (isfinite(rates[name]) and rates[name] > 0):
-            raise UserError(
-                f"--optimizers: the rate of {name} must be a number above 0, such as {name}={RATES[name]:g}"
-            )
+    pairs = [tuple(piece.strip() for piece in part.partition("=")[::2]) for part in text.split(",")]
+    refuse_twice([name for name, _ in pairs])
+    with named("--optimizers"):
+        chosen = [FineTuning.from_options({"optimizer": name, "lr": rate or None}) for name, rate in pairs]
+    rates = {settings.optimizer: settings.rate for settings in chosen}
     if len(rates) < 2:
         raise UserError(f"--optimizers compares two or more, such as adamw,sgd; for one use --optimizer {text}")
     return rates
@@ -95,16 +84,14 @@ class Optimizers(Tuning[OptimizersResult]):
 
     def check(self) -> None:
         """Refuse the test table, and settings that the study replaces."""
-        if self.texts.test:
-            raise UserError(
-                "--optimizers judges on validation: leave --test out, and use it once with the optimizer you choose"
-            )
-        if self.settings.lr:
-            raise UserError(
-                "one --lr does not suit all optimizers: give rates by name, such as --optimizers adamw=3e-5,sgd=0.02"
-            )
-        if self.settings.optimizer != FineTuning.optimizer or self.settings.seed:
-            raise UserError("--optimizers and --seeds replace them: leave out --optimizer and --seed")
+        reasons = {
+            "judges on validation: leave --test out, and use it once with the optimizer you choose": self.texts.test,
+            "takes rates by name, such as adamw=3e-5,sgd=0.02: leave --lr out": self.settings.lr,
+            "and --seeds replace them: leave out --optimizer and --seed": (
+                self.settings.optimizer != FineTuning.optimizer or self.settings.seed
+            ),
+        }
+        refuse("--optimizers", reasons)
         super().check()
 
     def train(self, folder: Path, console: Console) -> None:
