@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.design import inputs
-from attnlab.design.check import TomlTable, parse, table
+from attnlab.design.check import TomlTable, read_toml, table
 from attnlab.errors import DataError, UserError, refuse_twice
 
 
@@ -79,7 +79,7 @@ def read_answers(student: str, path: Path) -> Answers:
     try:
         if path.is_dir():
             path = _answer_file(path)
-        values = parse(inputs.read_text(path, "", "a TOML file"), path)
+        values = read_toml(path)
         let = table(values, "let", path)
     except UserError as error:
         return Answers(student, folder, unreadable=str(error).replace(inputs.shown(path), inputs.shown(path.name)))

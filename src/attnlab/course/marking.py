@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.course.answers import Answers, find_answers, read_answers
-from attnlab.course.sheets import Mechanism, Sheet, Task, read_sheet
+from attnlab.course.sheets import Mechanism, Sheet, Task, fail, sheet_of
 from attnlab.design import inputs
-from attnlab.design.check import Outcome
+from attnlab.design.check import Outcome, read_toml
 from attnlab.errors import UserError, cut, one_line, unknown
 from attnlab.machine import cores
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, section
@@ -207,7 +207,7 @@ def mark(
     Students' classes run only with `trust_code`, in processes with limits of time and memory; without it, the tasks that
     ask for them fail and the rest is marked.
     """
-    asked = read_sheet(Path(sheet))
+    asked = sheet_of(read_toml(Path(sheet)), Path(sheet))
     paths = find_answers([Path(path) for path in answers], Path(sheet))
     handed_in = [read_answers(name, path) for name, path in paths.items()]
     _run_classes([task for task in asked.tasks if isinstance(task, Mechanism)], handed_in, trust_code, tell)
@@ -236,7 +236,7 @@ def _run_classes(
 def mark_student(sheet: Sheet, answers: Answers) -> Student:
     """Mark the answers of one student; tasks that ask for classes need those to have run."""
     if answers.unreadable:
-        nothing = tuple(_failed(task, _UNREADABLE) for task in sheet.tasks)
+        nothing = tuple(fail(task, _UNREADABLE) for task in sheet.tasks)
         return Student(answers.student, nothing, (answers.unreadable,))
     known = [task.name for task in sheet.tasks]
     notes = [unknown("task", inputs.shown(name), known) for name in answers.values if name not in {*known, "let"}]
@@ -251,17 +251,13 @@ def _comparable(outcome: Outcome, answers: Answers) -> Outcome:
     return replace(outcome, message=message, alike=re.sub(r"\d+", "", alike))
 
 
-def _failed(task: Task, why: str) -> Outcome:
-    return Outcome(task.name, False, 0.0, task.points, why)
-
-
 def _mark_task(task: Task, answers: Answers) -> Outcome:
     answer = answers.values.get(task.name)
     if answer is None:
-        return _failed(task, "there is no answer")
+        return fail(task, "there is no answer")
     try:
         return task.mark(answer, answers)
     except UserError as error:
-        return _failed(task, str(error))
+        return fail(task, str(error))
     except Exception as error:  # no answer may keep the others from being marked
-        return _failed(task, f"the answer cannot be judged ({one_line(error)})")
+        return fail(task, f"the answer cannot be judged ({one_line(error)})")

@@ -38,6 +38,11 @@ class Task(Protocol):
         """Judge one student's answer."""
 
 
+def fail(task: Task, message: str) -> Outcome:
+    """An outcome without points, for this reason."""
+    return Outcome(task.name, False, 0.0, task.points, message)
+
+
 @dataclass(frozen=True)
 class Context:
     """What a task may use of its sheet: settings, names, and the folder of its files."""
@@ -220,12 +225,12 @@ class Mechanism:
         measured = self.measured[self.job_of(answer, answers)]
         report = measured.report
         if report is None:
-            return Outcome(self.name, False, 0.0, self.points, measured.ended or "nothing was measured")
+            return fail(self, measured.ended or "nothing was measured")
         if report.verdict != "pass":
             faults = report.faults or report.untested
             reasons = "; ".join(f"{check}: {reason}" for check, reason in faults.items())
             message = f"the verdict of the audit is '{report.verdict}': {reasons}"
-            return Outcome(self.name, False, 0.0, self.points, message, f"audit: {', '.join(faults)}")
+            return replace(fail(self, message), value=f"audit: {', '.join(faults)}")
         figures, sentences = dict[str, float](), dict[str, str]()
         if measured.time_ratio is not None:
             figures["time_ratio"] = measured.time_ratio
@@ -273,13 +278,8 @@ class Sheet:
     tasks: tuple[Task, ...]
 
 
-def read_sheet(path: Path) -> Sheet:
-    """Read a sheet; a mistake in it is an error, before anything is marked."""
-    return sheet_of(check.read_toml(path), path)
-
-
 def sheet_of(asked: TomlTable, path: Path) -> Sheet:
-    """The sheet with this content; `path` is where its files are, and gives it a name."""
+    """The sheet with this content, after checking all of it; `path` is where its files are, and gives it a name."""
     with named(path.name):
         check.check_settings(asked)
     if not isinstance(asked.get("task"), list) or not asked["task"]:
