@@ -18,7 +18,6 @@ from attnlab.studies.compare.records import (
     DataSummary,
     Difference,
     Effect,
-    Explanation,
     Figure,
     Kind,
     MeanProbe,
@@ -115,7 +114,7 @@ def make_pair(a: VariantResult, b: VariantResult) -> Comparison:
     tested = stats.mcnemar([True, False], [False, False])  # of another test: not shown
     scope = "new seeds and new sentences"
     effect = Effect("ratio", ratio, ratio * 0.98, ratio * 1.02, 0.0001 if shown else 0.21, scope, mcnemar=tested)
-    return Comparison(a.name, b.name, key, words, effect, 0.0003 if shown else 0.42, shown, not leaks)
+    return Comparison(a.name, b.name, words, effect, 0.0003 if shown else 0.42, shown, not leaks)
 
 
 def make_comparison(
@@ -146,7 +145,7 @@ def make_comparison(
         comparisons=tuple(make_pair(variant, variants[0]) for variant in variants[1:]),
         paired=tuple(Difference(variant.name, names[0], "seconds", 25.7, 20.0, 31.4, 1.42) for variant in variants[1:]),
         verdict=("The gain of zero_mask is the leak: word by word it is worse.", "additive is not shown to differ."),
-        explanation=(Explanation("What the leak is worth", paragraphs),),
+        explanation={"zero_mask": paragraphs},
         published=(Published("dot", {"dev_sentence_perplexity": 381.0}, "course reports"),),
         environment={"attnlab": "0.1.0", "python": "3.11.7", "processor": "A Processor"},
         settings=dict.fromkeys(names, settings),

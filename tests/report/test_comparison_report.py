@@ -55,7 +55,7 @@ def test_the_page_has_every_part_in_order(comparison: Result) -> None:
         "the text itself",
         "The leak by position",
         "read whole and each word from its prefix alone",
-        "What the leak is worth",
+        "What the leak of zero_mask is worth",
         "course reports",
         "Every run by itself",
         "Below each value, its ratio to that of dot",
@@ -147,17 +147,17 @@ def test_lengths_and_splitting_are_shown(comparison: Result) -> None:
 def test_what_is_absent_is_left_out(comparison: Result) -> None:
     def bare(variant: VariantResult) -> VariantResult:
         runs = tuple(replace(run, curve=LossCurve()) for run in variant.runs)
-        return replace(variant, texts=None, word_by_word=None, audit=None, runs=runs)
+        return replace(variant, texts=None, runs=runs)
 
     full = as_markdown(document(comparison))
-    empty = replace(comparison, text_quality=None, published=(), explanation=(), quick=False, paired=())
+    empty = replace(comparison, text_quality=None, published=(), explanation={}, quick=False, paired=())
     least = document(with_variants(replace(empty, comparisons=(), verdict=(), settings={}), bare))
     text = as_markdown(least)
-    headings = ("Compared", "Training", "Probe sentences", "Samples", "Who sees the future", "What it means")
+    headings = ("Compared", "Training", "Probe sentences", "Samples", "What it means")
     for title in (*(f"## {one}" for one in headings), "Published figures", "A quick run", "Settings of"):
         assert title in full
         assert title not in text
-    assert charts(as_html(least)) == []
+    assert not any("loss" in chart for chart in charts(as_html(least)))
     assert "Means over 3 seeds" in text
 
 
@@ -187,7 +187,7 @@ def test_numbers_that_are_none_are_shown_as_such(comparison: Result) -> None:
     html, text = as_html(made), as_markdown(made)
     assert "| additive | – | " in text
     assert "| additive | 0 | ∞ | " in text
-    assert "| additive over dot | dev perplexity (sentences) | NaN | – | – | no |" in text
+    assert "| additive over dot | NaN | – | – | no |" in text
     assert not re.search(r"\bnan\b", "".join(charts(html)))
     assert "no value" in read(html).text
 
@@ -197,7 +197,7 @@ def test_differences_of_shares_are_points(comparison: Result) -> None:
     share = replace(figure, kind="share", title="accuracy")
     effect = replace(comparison.comparisons[0].effect, kind="difference", value=-0.022, low=-0.05, high=0.01)
     made = document(changed_first(replace(comparison, figures=(share, *others)), effect))
-    assert "| additive minus dot | accuracy | −2.2 points (−5.0 to +1.0 points) |" in as_markdown(made)
+    assert "| additive minus dot | −2.2 points (−5.0 to +1.0 points) |" in as_markdown(made)
     assert "difference; above 0 the first is better (points)" in read(as_html(made)).text
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +116,6 @@ def test_a_best_value_at_the_edge_is_said() -> None:
     settings = (Tuned("train.lr", (0.1, 0.001, 0.01)),)
     found = Tuning(settings, "accuracy", 9, (1000,), (), {"dot": {"train.lr": 0.1}, "linear": {"train.lr": 0.01}})
     assert found.at_edge == {"dot": ["train.lr"]}
-    tied = replace(found, trials=tuple(Trial("dot", {"train.lr": rate}, 0.5, (0.5,)) for rate in (0.1, 0.01)))
-    assert (tied.tied, found.tied) == (["dot"], [])
 
 
 @pytest.mark.parametrize(

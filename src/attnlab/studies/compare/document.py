@@ -79,6 +79,9 @@ def document(result: ComparisonResult) -> Document:
     """The whole report."""
     notes = [(figure.title, figure.note) for figure in result.figures if figure.note]
     curves = [(_titled(variant), [run.curve for run in variant.runs], variant.leaks) for variant in result.variants]
+    explained = [
+        Text(paragraphs, title=f"What the leak of {name} is worth") for name, paragraphs in result.explanation.items()
+    ]
     return report_of(
         result.kind,
         result,
@@ -95,7 +98,7 @@ def document(result: ComparisonResult) -> Document:
             *section("Training", *joint_losses(curves)),
             *_texts_sections(result),
             *section("Who sees the future", _leak_chart(result), _word_by_word_table(result), _audit_table(result)),
-            *section("What it means", *(Text(part.paragraphs, title=part.title) for part in result.explanation)),
+            *section("What it means", *explained),
             *section("Published figures beside ours", _published_table(result)),
             *section("By seed", _seeds_table(result), _differences_table(result)),
             *section("Time and memory", _costs_table(result)),
@@ -260,18 +263,17 @@ def _margin_in_words(margin: float, tested: Figure) -> str:
 
 
 def _tests_table(result: ComparisonResult) -> Table:
-    pairs = result.comparisons
+    pairs, tested = result.comparisons, result.figures[0]
     corrected = any(pair.adjusted is not None for pair in pairs)
     margin = result.registration.margin if result.registration else None
     ratios = Column("Ratio or difference", note=f"with its {_level(pairs)} interval")
-    titles = [text_column("Figure"), ratios, Column("p")]
+    titles = [ratios, Column("p")]
     titles += [Column("p after Holm", note="corrected for the number of comparisons")] if corrected else []
     titles += [text_column("Difference shown")]
-    titles += [text_column(f"Equivalent within {_margin_in_words(margin, result.figures[0])}")] if margin else []
+    titles += [text_column(f"Equivalent within {_margin_in_words(margin, tested)}")] if margin else []
     rows = []
     for pair in pairs:
-        of = result.figure(pair.figure)
-        cells = [Cell(of.title), _effect_cell(pair, of.kind), cell(pair.effect.p, "p")]
+        cells = [_effect_cell(pair, tested.kind), cell(pair.effect.p, "p")]
         cells += [cell(pair.adjusted, "p")] if corrected else []
         cells += [Cell(("yes" if pair.shown else "no") + ("" if pair.valid else ", invalid"))]
         if margin:
@@ -280,7 +282,8 @@ def _tests_table(result: ComparisonResult) -> Table:
             cells.append(shown)
         rows.append(_row(_pair_title(pair, pair.a, pair.b), cells, _pair_mark(pair, result.leaking)))
     scopes = dict.fromkeys(pair.effect.scope for pair in pairs)
-    return Table("Comparisons", f"Tests generalise to {listed(scopes)}.", columns("Compared", *titles), rows)
+    caption = f"{capital(tested.title)}. Tests generalise to {listed(scopes)}."
+    return Table("Comparisons", caption, columns("Compared", *titles), rows)
 
 
 def _differences_table(result: ComparisonResult) -> Table | None:
@@ -297,19 +300,15 @@ def _differences_table(result: ComparisonResult) -> Table | None:
 
 
 def _pair_charts(result: ComparisonResult) -> list[Chart]:
-    """The comparisons as points with intervals: one chart per figure, and one for pairs with a variant that leaks.
+    """The comparisons as points with intervals, those with a variant that leaks in a chart of their own.
 
     A leak is large: on the same axis, the differences between honest variants would be invisible.
     """
     leaks, names = set(result.leaking), {variant.name: _titled(variant) for variant in result.variants}
-    groups: dict[tuple[bool, str], list[Comparison]] = {}
+    groups: dict[bool, list[Comparison]] = {False: [], True: []}
     for pair in result.comparisons:
-        marked = not pair.valid or bool({pair.a, pair.b} & leaks)
-        groups.setdefault((marked, pair.figure), []).append(pair)
-    return [
-        _pair_chart(result.figure(key), pairs, names, marked)
-        for (marked, key), pairs in sorted(groups.items(), key=lambda group: group[0][0])
-    ]
+        groups[not pair.valid or bool({pair.a, pair.b} & leaks)].append(pair)
+    return [_pair_chart(result.figures[0], pairs, names, marked) for marked, pairs in groups.items() if pairs]
 
 
 def _pair_chart(of: Figure, pairs: Sequence[Comparison], names: dict[str, str], marked: bool) -> Chart:
@@ -450,11 +449,9 @@ def _texts_sections(result: ComparisonResult) -> list[Section]:
 # Leaks
 
 
-def _audit_table(result: ComparisonResult) -> Table | None:
+def _audit_table(result: ComparisonResult) -> Table:
     def cells(variant: VariantResult) -> list[Cell]:
-        audit = variant.audit
-        assert audit is not None
-        leak = audit.causal_leak
+        audit, leak = variant.audit, variant.audit.causal_leak
         size = NOTHING
         if leak is not None:
             size = percent(leak) if leak >= 5e-4 else f"{leak:.1e}" if leak else "0"
@@ -462,27 +459,24 @@ def _audit_table(result: ComparisonResult) -> Table | None:
         words += [f"{name}: {fault}" for name, fault in audit.faults.items()]
         return [Cell(audit.verdict), Cell(size, leak), Cell("; ".join(words) or "no fault found")]
 
-    audited = [variant for variant in result.variants if variant.audit]
     largest = Column("Largest leak", note="share of an output that later tokens move")
     titles = (text_column("Audit"), largest, text_column("In words"))
     caption = "What the audit of every variant found."
-    return _variants_table("Audit", caption, titles, audited, cells) if audited else None
+    return _variants_table("Audit", caption, titles, result.variants, cells)
 
 
-def _word_by_word_table(result: ComparisonResult) -> Table | None:
+def _word_by_word_table(result: ComparisonResult) -> Table:
     def cells(variant: VariantResult) -> list[Cell]:
         both = variant.word_by_word
-        assert both is not None
         values = [cell(value, "perplexity") for value in (both.whole, both.word_by_word)]
         return [cell(both.sentences, "count"), *values, cell(both.word_by_word / both.whole, "ratio")]
 
-    read = [variant for variant in result.variants if variant.word_by_word]
     caption = (
         "Token perplexity of the same sentences, read whole and each word from its prefix alone:"
         " they differ only if a model sees the future."
     )
     titles = ("Sentences", "Read whole", "Word by word", "Ratio")
-    return _variants_table("Word by word", caption, titles, read, cells) if read else None
+    return _variants_table("Word by word", caption, titles, result.variants, cells)
 
 
 def _leak_chart(result: ComparisonResult) -> Chart | None:
@@ -490,7 +484,7 @@ def _leak_chart(result: ComparisonResult) -> Chart | None:
     series = [
         Series(_titled(variant), list(range(1, len(places) + 1)), [100 * leak for leak in places], marked=True)
         for variant in result.variants
-        if variant.leaks and variant.audit and (places := variant.audit.leak_by_position)
+        if variant.leaks and (places := variant.audit.leak_by_position)
     ]
     if not series:
         return None

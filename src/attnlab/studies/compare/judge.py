@@ -29,7 +29,6 @@ from attnlab.studies.compare.records import (
     DataSummary,
     Difference,
     Effect,
-    Explanation,
     Figure,
     Gain,
     Kind,
@@ -93,12 +92,12 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, AuditResult]) -> Compar
         published=plan.published(),
         text_quality=text_quality,
         verdict=(
-            *(part.paragraphs[-1] for part in explanation),
+            *(paragraphs[-1] for paragraphs in explanation.values()),
             *_sentences(comparisons),
             *_notes_on_plan(plan, tuning),
             *notes_on(records),
         ),
-        explanation=tuple(explanation),
+        explanation=explanation,
         registration=_registration(plan, columns[0]),
         tuning=tuning,
         lengths=tuple(word_lengths(plan.data.corpus(plan.corpus).lines)) if plan.words and plan.corpus else (),
@@ -160,9 +159,6 @@ def _notes_on_plan(plan: Plan, tuning: Tuning | None) -> list[str]:
             f"The best {' and '.join(keys)} of {name} is at the edge of the values tried: try values beyond it."
             for name, keys in tuning.at_edge.items()
         ]
-        if tuning.tied:
-            names = ", ".join(tuning.tied)
-            notes.append(f"Several of the values tried are equally good for {names}: the first was taken.")
         if failed := sum(trial.figure is None for trial in tuning.trials):
             notes.append(f"{failed} of {len(tuning.trials)} trials of tuning diverged.")
     if plan.looks:
@@ -319,9 +315,7 @@ def _compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str]
         tests = (len(counted), looks) if at in adjusted else (1, 1)
         words = stats.in_words(effect.details, a, b, adjusted=adjusted.get(at), comparisons=tests[0], looks=tests[1])
         shown, level = p is not None and p < ALPHA, 1 - levels[at]
-        comparisons.append(
-            Comparison(a, b, column.key, words, effect, adjusted.get(at), shown, valid[at], level, settings)
-        )
+        comparisons.append(Comparison(a, b, words, effect, adjusted.get(at), shown, valid[at], level, settings))
     return comparisons
 
 
@@ -397,19 +391,15 @@ def _sentences(comparisons: Sequence[Comparison]) -> list[str]:
 # Leaks in words
 
 
-def explain(variants: Sequence[VariantResult], text_quality: Quality | None) -> list[Explanation]:
-    """What the leaks are worth, compared with the first variant."""
-    return [_explain_leak(variant, variants[0], text_quality) for variant in variants if variant.leaks]
+def explain(variants: Sequence[VariantResult], text_quality: Quality | None) -> dict[str, tuple[str, ...]]:
+    """What the leaks are worth, compared with the first variant, in paragraphs by variant."""
+    return {variant.name: _explain_leak(variant, variants[0], text_quality) for variant in variants if variant.leaks}
 
 
-def _explain_leak(leaking: VariantResult, reference: VariantResult, text_quality: Quality | None) -> Explanation:
+def _explain_leak(leaking: VariantResult, reference: VariantResult, text_quality: Quality | None) -> tuple[str, ...]:
     name = leaking.name
-    assert leaking.audit is not None
     paragraphs = [audit_in_words(name, leaking.audit), _readings(leaking, reference)]
-    if leaking.gain:
-        assert leaking.texts is not None
-        assert reference.texts is not None
-        assert text_quality is not None
+    if leaking.gain and leaking.texts and reference.texts and text_quality:
         written, beside = (_shares(texts.sample_quality) for texts in (leaking.texts, reference.texts))
         paragraphs.append(
             f"Their samples: {name} {written}; {reference.name} {beside}; the dev text {_shares(text_quality)}."
@@ -422,7 +412,7 @@ def _explain_leak(leaking: VariantResult, reference: VariantResult, text_quality
             f"{name} sees the future while it reads, so its training loss is invalid. Answers are written word by word,"
             " where there is no future: they are valid."
         )
-    return Explanation(f"What the leak of {name} is worth", (*paragraphs, verdict))
+    return (*paragraphs, verdict)
 
 
 def audit_in_words(name: str, audit: AuditResult) -> str:
@@ -443,8 +433,6 @@ def audit_in_words(name: str, audit: AuditResult) -> str:
 
 def _readings(leaking: VariantResult, reference: VariantResult) -> str:
     own, other = leaking.word_by_word, reference.word_by_word
-    assert own is not None
-    assert other is not None
     beside = "" if leaking is reference else f"; of {reference.name}: {other.whole:,.1f} and {other.word_by_word:,.1f}"
     return (
         f"The trained models read the same {own.sentences:,} texts twice: whole, as in training, and each word from"

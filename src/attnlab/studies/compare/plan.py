@@ -30,7 +30,6 @@ from attnlab.config import (
 from attnlab.corpora import Question
 from attnlab.errors import ConfigError, UserError
 from attnlab.lm import stages
-from attnlab.lm.evaluate import encode_questions
 from attnlab.lm.perplexity import PROBES
 from attnlab.report.parts import StudyResult
 from attnlab.store import records
@@ -49,6 +48,7 @@ from attnlab.studies.compare.variants import (
 )
 from attnlab.studies.options import MOST_SEEDS, about, default, seed_numbers
 from attnlab.studies.study import Study, checksums_of_files
+from attnlab.studies.training import check_training
 from attnlab.studies.workers import read_workers
 from attnlab.tasks import task_class
 
@@ -469,12 +469,9 @@ class Plan(Grid[Any]):
                     f"{len(shared):,} of the {self.noun} to choose on are those of the verdict: give other data to --tune-on"
                 )
             choosing.check()
-        config = self.variants[0].settings(self.seeds[0])
-        tokenizer = stages.learn_tokenizer(config, sources)
-        encode_questions(tokenizer, (item.question for item in exam), config.model.block_size)
         for variant in self.variants:
-            for stage in self.stages(variant):
-                stages.check_settings(variant.settings(self.seeds[0], stage), sources, tokenizer)
+            settings = [variant.settings(self.seeds[0], stage) for stage in self.stages(variant)]
+            check_training(settings, sources, exam)
             variant.try_once(self.seeds[0])
 
 

@@ -141,7 +141,6 @@ class Comparison:
 
     a: str
     b: str
-    figure: str
     words: str
     effect: Effect
     adjusted: float | None = None  # p after Holm's correction
@@ -222,9 +221,9 @@ class VariantResult:
     value: Any  # of the setting that is varied
     values: dict[str, Spread]
     runs: tuple[SeedRun, ...]
-    leaks: bool = False
-    audit: AuditResult | None = None
-    word_by_word: Readings | None = None
+    leaks: bool
+    audit: AuditResult
+    word_by_word: Readings
     texts: Texts | None = None
     gain: Gain | None = None
     exam: Score | None = None  # of the first seed
@@ -243,14 +242,6 @@ class DataSummary:
     questions: int | None
     clusters: int | None
     seen_before: int
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What the leak of a variant is worth; the last paragraph is the verdict."""
-
-    title: str
-    paragraphs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -290,7 +281,7 @@ class ComparisonResult(StudyResult):
     data: DataSummary
     registration: Registration | None = None
     tuning: Tuning | None = None
-    explanation: tuple[Explanation, ...] = ()
+    explanation: dict[str, tuple[str, ...]]  # what a leak is worth, by variant; the last paragraph is the verdict
     published: tuple[Published, ...] = ()
     text_quality: Quality | None = None
     lengths: tuple[LengthBar, ...] = ()  # a histogram of the words per sentence

@@ -74,7 +74,6 @@ class Measured:
     word_by_word: Readings
     flops_per_token: float
     measuring: float  # seconds
-    flops_length: int | None = None
     text: OnText | None = None
     answers: Score | None = None
 
@@ -122,7 +121,7 @@ def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
     length = round(sum(len(tokenizer.encode(line)) + 1 for line in typical) / len(typical))
     length = max(2, min(model.config.block_size, length))
     flops = flops_per_token(model, length, training=True).total
-    measured = Measured(readings, flops, round(time.perf_counter() - began, 1), length, text, answers)
+    measured = Measured(readings, flops, round(time.perf_counter() - began, 1), text, answers)
     write_folder(target, "measurement", {**files, **more, "measured.json": records.encode(measured)})
 
 

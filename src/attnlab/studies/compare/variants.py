@@ -140,16 +140,6 @@ class Tuning:
     chosen: dict[str, dict[str, Any]]
 
     @property
-    def tied(self) -> list[str]:
-        """The variants for which several combinations are equally good, so that the first was taken."""
-        tied = []
-        for name, values in self.chosen.items():
-            trials = [trial for trial in self.trials if trial.variant == name]
-            best = next((trial.figure for trial in trials if trial.values == values), None)
-            tied += [name] if [trial.figure for trial in trials].count(best) > 1 else []
-        return tied
-
-    @property
     def at_edge(self) -> dict[str, list[str]]:
         """By variant: the settings whose best value is the smallest or largest of the numbers tried."""
         numeric = {
