@@ -136,8 +136,6 @@ def make_comparison(
         preset="nano-words",
         varied="model.mechanism",
         seeds=tuple(range(seeds)),
-        workers=2,
-        order=tuple((name, seed) for seed in range(seeds) for name in names),
         data=DataSummary("prose:train", "prose:dev", None, None, 9000, 1000, None, None, 0),
         figures=tuple(Figure(key, title, short, kind, f"what {title} means") for key, title, short, kind in FIGURES),
         variants=variants,

@@ -60,7 +60,6 @@ def test_the_page_has_every_part_in_order(comparison: Result) -> None:
         "Every run by itself",
         "Below each value, its ratio to that of dot",
         "model.mechanism: dot, additive, zero_mask",
-        "Order of the runs (2 at a time)",
         "Settings of additive",
     ]
     places = [page.text.find(part) for part in parts]

@@ -16,7 +16,6 @@ from attnlab.errors import UserError
 from attnlab.registry import listings
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, collect, default, typed_command
-from attnlab.terminal import printable_json
 
 if TYPE_CHECKING:
     from attnlab.store.listing import Entry
@@ -56,7 +55,6 @@ def _compare_command() -> Callable[..., None]:
     ) -> None:
         from attnlab.machine import require_single_process
         from attnlab.store import usercode
-        from attnlab.store.records import encode
         from attnlab.store.runs import unused_path
 
         require_single_process("a comparison")
@@ -69,7 +67,7 @@ def _compare_command() -> Callable[..., None]:
                 return
             outcome = asked.begin(out or unused_path("compare"), errors if json else console)
         if json:
-            sys.stdout.write(printable_json(encode(outcome.result).decode()))
+            show_json(outcome.result)
 
     compare.__annotations__["study"] = Annotated[Compare, Parameter(name="*")]
     compare.__doc__ = Compare.__doc__

@@ -76,14 +76,16 @@ def words_study(folder: Path, means: dict[str, float], *, seeds: int = 3, ahead:
             probe = {"sentence": "One .", "tokens": 2, "unknown": 0, "loss": mean + seed, "perplexity": math.exp(mean)}
             readings = {"sentences": SENTENCES, "whole": dev.token_perplexity, "word_by_word": again.token_perplexity}
             text = {
-                "dev": dev.summary(),
-                "train": losses(mean - 1, seed).summary(),
                 "probes": [probe],
                 "samples": [],
                 "sample_quality": QUALITY,
                 "text_quality": QUALITY,
             }
-            figures = {"flops_per_token": 3.0, "measuring": 1.0, "word_by_word": readings, "text": text}
+            values = {"flops_per_token": 3.0}
+            for part, table in (("dev", dev), ("train", losses(mean - 1, seed))):
+                values[f"{part}_token_perplexity"] = table.token_perplexity
+                values[f"{part}_sentence_perplexity"] = table.sentence_perplexity
+            figures = {"values": values, "measuring": 1.0, "word_by_word": readings, "text": text}
             write(place / "measured.json", figures)
             for file, table in (("dev", dev), ("whole", dev), ("word_by_word", again)):
                 write(place / f"{file}.csv", table.to_csv().decode())
@@ -102,8 +104,8 @@ def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> Co
                 "answers": asdict(
                     Examination(tuple(Question("?", str(one)) for one in each), ("True",) * QUESTIONS).score()
                 ),
+                "values": {"accuracy": sum(each) / QUESTIONS, "flops_per_token": 3.0},
                 "word_by_word": readings,
-                "flops_per_token": 3.0,
                 "measuring": 1,
             }
             write(plan.measured(folder, name, seed) / "measured.json", figures)

@@ -125,7 +125,7 @@ def choose(plan: Plan, folder: Path, failures: Mapping[tuple[str, int], str]) ->
     for variant, values, trial in plan.trials():
         failed = next((failures[trial.name, seed] for seed in trying.seeds if (trial.name, seed) in failures), "")
         measured = [] if failed else [trying.measured(folder, trial.name, seed) for seed in trying.seeds]
-        each = tuple(runs.read_measured(place).values()[column.key] for place in measured)
+        each = tuple(runs.read_measured(place).values[column.key] for place in measured)
         mean = None
         if each:
             mean = stats.geometric_mean(each) if column.kind == "perplexity" else sum(each) / len(each)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from attnlab.lm.exams import Scored
+from attnlab.report import parts
 from attnlab.report.document import (
     Axis,
     Block,
@@ -27,20 +28,6 @@ from attnlab.report.document import (
     Table,
     Text,
     section,
-)
-from attnlab.report.parts import (
-    QUICK,
-    cell,
-    columns,
-    commonest_table,
-    folded,
-    joint_losses,
-    lengths_chart,
-    lines,
-    report_of,
-    reproduce,
-    side_by_side,
-    text_column,
 )
 from attnlab.report.words import (
     NOTHING,
@@ -82,7 +69,7 @@ def document(result: ComparisonResult) -> Document:
     explained = [
         Text(paragraphs, title=f"What the leak of {name} is worth") for name, paragraphs in result.explanation.items()
     ]
-    return report_of(
+    return parts.report_of(
         result.kind,
         result,
         [*([result.question] if result.question else []), *result.verdict],
@@ -91,18 +78,18 @@ def document(result: ComparisonResult) -> Document:
                 "Results",
                 _summary_table(result),
                 _answers_table(result),
-                folded("What the figures mean", Facts("What the figures mean", notes)),
+                parts.folded("What the figures mean", Facts("What the figures mean", notes)),
             ),
             *_compared_section(result),
             *(_tuning_section(result.tuning, result.figures[0]) if result.tuning else []),
-            *section("Training", *joint_losses(curves)),
+            *section("Training", *parts.joint_losses(curves)),
             *_texts_sections(result),
             *section("Who sees the future", _leak_chart(result), _word_by_word_table(result), _audit_table(result)),
             *section("What it means", *explained),
             *section("Published figures beside ours", _published_table(result)),
             *section("By seed", _seeds_table(result), _differences_table(result)),
             *section("Time and memory", _costs_table(result)),
-            *section("Sentence lengths", lengths_chart(result.lengths) if result.lengths else None),
+            *section("Sentence lengths", parts.lengths_chart(result.lengths) if result.lengths else None),
             _reproduce(result),
         ],
         _notices(result),
@@ -111,7 +98,7 @@ def document(result: ComparisonResult) -> Document:
 
 
 def _notices(result: ComparisonResult) -> list[Notice]:
-    leaks, quick = result.leaking, [QUICK] if result.quick else []
+    leaks, quick = result.leaking, [parts.QUICK] if result.quick else []
     verb = "leaks" if len(leaks) == 1 else "leak"
     words = "its outputs depend on later tokens. Perplexities and losses marked “leaks” are invalid."
     return [*([Notice(f"{', '.join(leaks)} {verb}:", words, "leaks")] if leaks else []), *quick]
@@ -146,7 +133,7 @@ def _variants_table(
     brief: bool = False,
 ) -> Table:
     rows = [_row(variant.name, cells(variant), _mark(variant)) for variant in variants]
-    return Table(title, caption, columns("Variant", *titles), rows, brief=brief)
+    return Table(title, caption, parts.columns("Variant", *titles), rows, brief=brief)
 
 
 def _mean_cell(spread: Spread | None, kind: str) -> Cell:
@@ -197,10 +184,10 @@ def _seeds_table(result: ComparisonResult) -> Table:
     rows = []
     for variant in result.variants:
         for run in variant.runs:
-            values = (cell(run.values.get(of.key), of.kind) for of in shown)
+            values = (parts.cell(run.values.get(of.key), of.kind) for of in shown)
             rows.append(_row(variant.name, [Cell(str(run.seed), run.seed), *values], _mark(variant)))
     titles = [Column(of.short or of.title, note=of.title) for of in shown]
-    return Table("Runs", "Every run by itself.", columns("Variant", "Seed", *titles), rows)
+    return Table("Runs", "Every run by itself.", parts.columns("Variant", "Seed", *titles), rows)
 
 
 def _published_table(result: ComparisonResult) -> Table | None:
@@ -211,11 +198,11 @@ def _published_table(result: ComparisonResult) -> Table | None:
         for key, value in source.values.items():
             of, own = result.figure(key), variant.values.get(key)
             ratio = own.mean / value if own and own.mean is not None and value else None
-            cells = [Cell(of.title), cell(value, of.kind), _mean_cell(own, of.kind)]
-            rows.append(_row(source.name, [*cells, cell(ratio, "ratio"), Cell(source.source)], _mark(variant)))
-    titles = (text_column("Figure"), "Published", "Ours", "Ours over published", text_column("Source"))
+            cells = [Cell(of.title), parts.cell(value, of.kind), _mean_cell(own, of.kind)]
+            rows.append(_row(source.name, [*cells, parts.cell(ratio, "ratio"), Cell(source.source)], _mark(variant)))
+    titles = (parts.text_column("Figure"), "Published", "Ours", "Ours over published", parts.text_column("Source"))
     caption = "Published figures beside ours."
-    return Table("Published figures", caption, columns("Variant", *titles), rows) if rows else None
+    return Table("Published figures", caption, parts.columns("Variant", *titles), rows) if rows else None
 
 
 def _answers_table(result: ComparisonResult) -> Table | None:
@@ -223,7 +210,7 @@ def _answers_table(result: ComparisonResult) -> Table | None:
     rows = [
         Scored(name=variant.name, kind="model", **vars(variant.exam)) for variant in result.variants if variant.exam
     ]
-    return commonest_table(rows, "the first seed of each") if rows else None
+    return parts.commonest_table(rows, "the first seed of each") if rows else None
 
 
 # Pairs
@@ -269,12 +256,12 @@ def _tests_table(result: ComparisonResult) -> Table:
     ratios = Column("Ratio or difference", note=f"with its {_level(pairs)} interval")
     titles = [ratios, Column("p")]
     titles += [Column("p after Holm", note="corrected for the number of comparisons")] if corrected else []
-    titles += [text_column("Difference shown")]
-    titles += [text_column(f"Equivalent within {_margin_in_words(margin, tested)}")] if margin else []
+    titles += [parts.text_column("Difference shown")]
+    titles += [parts.text_column(f"Equivalent within {_margin_in_words(margin, tested)}")] if margin else []
     rows = []
     for pair in pairs:
-        cells = [_effect_cell(pair, tested.kind), cell(pair.effect.p, "p")]
-        cells += [cell(pair.adjusted, "p")] if corrected else []
+        cells = [_effect_cell(pair, tested.kind), parts.cell(pair.effect.p, "p")]
+        cells += [parts.cell(pair.adjusted, "p")] if corrected else []
         cells += [Cell(("yes" if pair.shown else "no") + ("" if pair.valid else ", invalid"))]
         if margin:
             test = pair.effect.details.equivalence
@@ -283,7 +270,7 @@ def _tests_table(result: ComparisonResult) -> Table:
         rows.append(_row(_pair_title(pair, pair.a, pair.b), cells, _pair_mark(pair, result.leaking)))
     scopes = dict.fromkeys(pair.effect.scope for pair in pairs)
     caption = f"{capital(tested.title)}. Tests generalise to {listed(scopes)}."
-    return Table("Comparisons", caption, columns("Compared", *titles), rows)
+    return Table("Comparisons", caption, parts.columns("Compared", *titles), rows)
 
 
 def _differences_table(result: ComparisonResult) -> Table | None:
@@ -292,10 +279,10 @@ def _differences_table(result: ComparisonResult) -> Table | None:
     for pair in result.paired:
         of = result.figure(pair.figure)
         difference = _difference_cell(pair.difference, pair.low, pair.high, of.kind)
-        cells = [Cell(of.title), difference, cell(pair.ratio, "ratio")]
+        cells = [Cell(of.title), difference, parts.cell(pair.ratio, "ratio")]
         rows.append(_row(f"{pair.a} minus {pair.b}", cells, _pair_mark(pair, result.leaking)))
     caption = "All other figures, by seed: described, not tested, and not corrected."
-    titles = columns("Compared", text_column("Figure"), "Difference", "Ratio")
+    titles = parts.columns("Compared", parts.text_column("Figure"), "Difference", "Ratio")
     return Table("Differences by seed", caption, titles, rows) if rows else None
 
 
@@ -358,14 +345,14 @@ def _tuning_section(tuning: Tuning, tested: Figure) -> list[Section]:
     rows = []
     for trial in tuning.trials:
         values = [Cell(plain(trial.values[name]), trial.values[name]) for name in names]
-        reached = Cell(f"diverged: {trial.failure}") if trial.figure is None else cell(trial.figure, tested.kind)
+        reached = Cell(f"diverged: {trial.failure}") if trial.figure is None else parts.cell(trial.figure, tested.kind)
         chosen = Cell("chosen" if tuning.chosen[trial.variant] == trial.values else "")
         rows.append(_row(trial.variant, [*values, reached, chosen]))
     caption = (
         f"The same trials for every variant, {plural(len(tuning.seeds), 'seed')} each, measured on {count(tuning.items)} items"
         " that the verdict is not taken from."
     )
-    titles = columns("Variant", *names, Column(tested.title), text_column("Chosen"))
+    titles = parts.columns("Variant", *names, Column(tested.title), parts.text_column("Chosen"))
     charts = [_tuning_curve(tuning, tuned, tested) for tuned in tuning.settings]
     return section("Tuning", *charts, Table("Trials", caption, titles, rows))
 
@@ -389,7 +376,7 @@ def _tuning_curve(tuning: Tuning, tuned: Tuned, tested: Figure) -> Chart | None:
         series.append(Series(variant, x, y, dots=dots))
     title = f"{tested.title} by {name}"
     axes = Axis(f"log10 of {name}" if logs else name), Axis(tested.title, "%" if tested.kind == "share" else "")
-    return lines(capital(title), series, *axes, title)
+    return parts.lines(capital(title), series, *axes, title)
 
 
 # Texts
@@ -423,9 +410,9 @@ def _quality_table(result: ComparisonResult) -> Table:
     rows = []
     for name, quality, mark in qualities:
         shares = (quality.unknown_share, quality.punctuation_share, quality.distinct_share)
-        cells = [cell(quality.tokens, "count"), *(cell(share, "share") for share in shares)]
-        rows.append(_row(name, [*cells, cell(quality.mean_length, "perplexity")], mark))
-    titles = columns("Written by", "Tokens", "Unknown words", "Punctuation", "Different words", "Mean length")
+        cells = [parts.cell(quality.tokens, "count"), *(parts.cell(share, "share") for share in shares)]
+        rows.append(_row(name, [*cells, parts.cell(quality.mean_length, "perplexity")], mark))
+    titles = parts.columns("Written by", "Tokens", "Unknown words", "Punctuation", "Different words", "Mean length")
     return Table("Samples", "What the samples are made of, in shares of their tokens.", titles, rows)
 
 
@@ -442,7 +429,7 @@ def _texts_sections(result: ComparisonResult) -> list[Section]:
     samples = [Text(texts.samples, "samples", variant.name, _mark(variant)) for variant, texts in written]
     return [
         Section("Probe sentences", [Text([_probe_line(probe) for probe in first.probes], "numbered"), *tables]),
-        Section("Samples", [side_by_side(samples), _quality_table(result)]),
+        Section("Samples", [parts.side_by_side(samples), _quality_table(result)]),
     ]
 
 
@@ -460,7 +447,7 @@ def _audit_table(result: ComparisonResult) -> Table:
         return [Cell(audit.verdict), Cell(size, leak), Cell("; ".join(words) or "no fault found")]
 
     largest = Column("Largest leak", note="share of an output that later tokens move")
-    titles = (text_column("Audit"), largest, text_column("In words"))
+    titles = (parts.text_column("Audit"), largest, parts.text_column("In words"))
     caption = "What the audit of every variant found."
     return _variants_table("Audit", caption, titles, result.variants, cells)
 
@@ -468,8 +455,8 @@ def _audit_table(result: ComparisonResult) -> Table:
 def _word_by_word_table(result: ComparisonResult) -> Table:
     def cells(variant: VariantResult) -> list[Cell]:
         both = variant.word_by_word
-        values = [cell(value, "perplexity") for value in (both.whole, both.word_by_word)]
-        return [cell(both.sentences, "count"), *values, cell(both.word_by_word / both.whole, "ratio")]
+        values = [parts.cell(value, "perplexity") for value in (both.whole, both.word_by_word)]
+        return [parts.cell(both.sentences, "count"), *values, parts.cell(both.word_by_word / both.whole, "ratio")]
 
     caption = (
         "Token perplexity of the same sentences, read whole and each word from its prefix alone:"
@@ -523,8 +510,5 @@ def _reproduce(result: ComparisonResult) -> Section:
     facts = [(capital(name.replace("_", " ")), plain(value)) for name, value in known.items() if value is not None]
     varied = ", ".join(plain(variant.value) for variant in result.variants)
     facts += [("Varied", f"{result.varied}: {varied}"), ("Seeds", ", ".join(map(str, result.seeds)))]
-    together = f" ({result.workers} at a time)" if result.workers else ""
-    order = ", ".join(f"{name} {seed}" for name, seed in result.order)
     more: list[Block] = [_registration_facts(result.registration, result)] if result.registration else []
-    more.append(folded(f"Order of the runs{together}", Text([order], "quiet")))
-    return reproduce(result, Facts("Data", facts), result.settings, more)
+    return parts.reproduce(result, Facts("Data", facts), result.settings, more)

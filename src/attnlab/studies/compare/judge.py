@@ -76,8 +76,6 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, AuditResult]) -> Compar
         preset=config.preset,
         varied=plan.varied,
         seeds=plan.seeds,
-        workers=plan.at_a_time,
-        order=tuple(plan.order()),
         data=_describe_data(plan),
         figures=tuple(columns),
         variants=tuple(variants),

@@ -30,7 +30,6 @@ from attnlab.config import (
 from attnlab.corpora import Question
 from attnlab.errors import ConfigError, UserError
 from attnlab.lm import stages
-from attnlab.lm.perplexity import PROBES
 from attnlab.report.parts import StudyResult
 from attnlab.store import records
 from attnlab.store.folders import is_written
@@ -71,6 +70,7 @@ class Grid(Study[R]):
     seeds: Annotated[opt.SeedNumbers, default("5; with --quick 3")] = ()
     corpus: opt.Corpus | None = None
     dev: opt.Hidden[str | None] = None
+    probe: opt.Hidden[tuple[str, ...]] = ()  # sentences to show with their losses; none: the usual ones
     facts: opt.Facts | None = None
     exam: Annotated[opt.Exam | None, about("Test questions with answers: a file, or people:dev.")] = None
     preset: Annotated[opt.Preset | None, default("that of the task")] = None
@@ -86,11 +86,6 @@ class Grid(Study[R]):
     def words(self) -> bool:
         """Whether perplexity on text is measured, not answers to questions."""
         return self.exam is None
-
-    @property
-    def probes(self) -> tuple[str, ...]:
-        """Sentences to show with their losses."""
-        return PROBES
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -208,11 +203,6 @@ class Plan(Grid[Any]):
         return [(b, a) for a, b in pairs if self.all_pairs or a == self.variants[0].name]
 
     # The data that is measured
-
-    @property
-    def probes(self) -> tuple[str, ...]:
-        """Sentences to show with their losses."""
-        return self.probe or PROBES
 
     @cached_property
     def sentences(self) -> list[str]:

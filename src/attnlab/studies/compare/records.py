@@ -268,8 +268,6 @@ class ComparisonResult(StudyResult):
     question: str
     varied: str
     seeds: tuple[int, ...]
-    order: tuple[tuple[str, int], ...]
-    workers: int = 1  # runs at a time; 0: on a cluster
     figures: tuple[Figure, ...]
     variants: tuple[VariantResult, ...]
     comparisons: tuple[Comparison, ...]

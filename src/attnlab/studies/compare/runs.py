@@ -56,10 +56,8 @@ Files = dict[str, bytes]
 
 @dataclass(frozen=True)
 class OnText:
-    """Measurements on text; `dev` and `train` are summaries of sentence losses."""
+    """Measurements on text that are not figures."""
 
-    dev: dict[str, float]
-    train: dict[str, float]
     probes: tuple[Probe, ...]
     samples: tuple[str, ...]
     sample_quality: Quality
@@ -71,21 +69,11 @@ class OnText:
 class Measured:
     """The content of measured.json: on text, or on questions."""
 
+    values: dict[str, float]  # figures by key
     word_by_word: Readings
-    flops_per_token: float
     measuring: float  # seconds
     text: OnText | None = None
     answers: Score | None = None
-
-    def values(self) -> dict[str, float]:
-        """The figures found here, by key."""
-        values = {"flops_per_token": self.flops_per_token}
-        if self.answers and self.answers.accuracy is not None:
-            values["accuracy"] = self.answers.accuracy
-        if self.text:
-            for part, summary in (("dev", self.text.dev), ("train", self.text.train)):
-                values |= {f"{part}_{name}": summary[name] for name in ("token_perplexity", "sentence_perplexity")}
-        return values
 
 
 def read_measured(folder: Path) -> Measured:
@@ -112,16 +100,17 @@ def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
     answers: Score | None = None
     width: int | None = None
     if plan.words:
-        text, files, sentences, width = _on_text(plan, run, model, tokenizer, lines)
+        text, values, files, sentences, width = _on_text(plan, run, model, tokenizer, lines)
     else:
         answers, files, sentences = _on_questions(plan, model, tokenizer)
+        values = {"accuracy": answers.accuracy} if answers.accuracy is not None else {}
     readings, more = _read_twice(model, tokenizer, sentences, width)
     # The arithmetic per token depends on the length: here, the mean length of the corpus.
     typical = some(lines, _TYPICAL)
     length = round(sum(len(tokenizer.encode(line)) + 1 for line in typical) / len(typical))
     length = max(2, min(model.config.block_size, length))
-    flops = flops_per_token(model, length, training=True).total
-    measured = Measured(readings, flops, round(time.perf_counter() - began, 1), text, answers)
+    values["flops_per_token"] = flops_per_token(model, length, training=True).total
+    measured = Measured(values, readings, round(time.perf_counter() - began, 1), text, answers)
     write_folder(target, "measurement", {**files, **more, "measured.json": records.encode(measured)})
 
 
@@ -139,30 +128,30 @@ def _on_questions(plan: Grid[Any], model: LanguageModel, tokenizer: Tokenizer) -
 
 def _on_text(
     plan: Grid[Any], run: Run, model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str]
-) -> tuple[OnText, Files, list[list[int]], int | None]:
-    """Losses of sentences trained on and not, probes and samples; and sentences to be read twice, with their width."""
+) -> tuple[OnText, dict[str, float], Files, list[list[int]], int | None]:
+    """Probes and samples, perplexities of sentences trained on and not; and sentences to be read twice, with their width."""
     task = run.record.task
     reading = task.longest, task.padded
     longest = min(task.longest or model.config.block_size, model.config.block_size)
-    dev = plan.sentences
-    of_dev, of_train = (
-        perplexity.sentence_losses(model, tokenizer, part, *reading) for part in (dev, some(lines, len(dev)))
-    )
+    dev, probes = plan.sentences, plan.probe or perplexity.PROBES
+    values, files = {}, {}
+    for part, texts in (("dev", dev), ("train", some(lines, len(dev)))):
+        losses = perplexity.sentence_losses(model, tokenizer, texts, *reading)
+        values[f"{part}_token_perplexity"] = losses.token_perplexity
+        values[f"{part}_sentence_perplexity"] = losses.sentence_perplexity
+        files[f"{part}.csv"] = losses.to_csv()
     # Models of pieces have no start symbol.
     prompt = "" if tokenizer.start is not None else "The"
     texts = sample(model, tokenizer, prompt, _SAMPLES, temperature=1.0, limit=longest)
     measured = OnText(
-        of_dev.summary(),
-        of_train.summary(),
-        tuple(perplexity.probe(model, tokenizer, plan.probes, *reading)),
+        tuple(perplexity.probe(model, tokenizer, probes, *reading)),
         tuple(texts[:_KEPT_SAMPLES]),
         quality([_split(text, tokenizer) for text in texts]),
         quality([_split(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
-        tuple(perplexity.probe(model, tokenizer, plan.probes, *reading, spaces=True)) if tokenizer.words else (),
+        tuple(perplexity.probe(model, tokenizer, probes, *reading, spaces=True)) if tokenizer.words else (),
     )
     few = [tokenizer.sentence(line, longest) for line in some(dev, READ_TWICE)]
-    files = {"dev.csv": of_dev.to_csv(), "train.csv": of_train.to_csv()}
-    return measured, files, few, longest if task.padded else None
+    return measured, values, files, few, longest if task.padded else None
 
 
 def _read_twice(
@@ -390,7 +379,7 @@ class Record:
     @cached_property
     def values(self) -> dict[str, float]:
         """Its figures by key, as far as they are known."""
-        values = asdict(whole_result(self.run)) | self.measured.values()
+        values = asdict(whole_result(self.run)) | self.measured.values
         return {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
 
     @property
