@@ -422,7 +422,7 @@ def low_rank(result: Result) -> Iterator[Row]:
         by_rank = {row.value: row for row in measured.curve(sample, PROJECTED)}
         few, many = by_rank[8], by_rank[32]
         ratio = many.mean / few.mean
-        half = ratio * half_width(*(row.std / row.mean for row in (few, many)), draws=few.draws)
+        half = ratio * half_width(*(row.std / row.mean for row in (few, many)), draws=measured.draws)
         said = f"rank of the order of 1/error²: at rank 32 half the error of rank 8, projected at random ({sample})"
         found = around("ratio", ratio, ratio - half, ratio + half)
         yield Row("C1", said, found, judge([0.5], ratio, ratio - half, ratio + half), command)
@@ -461,7 +461,7 @@ def features(result: Result) -> Iterator[Row]:
     for kind in kinds:
         for sample in samples:
             own, other = (rows[sample, f"{kind} {directions}"] for directions in ("orthogonal", "iid"))
-            half = half_width(own.std, other.std, draws=own.draws, tests=len(kinds) * len(samples))
+            half = half_width(own.std, other.std, draws=measured.draws, tests=len(kinds) * len(samples))
             gain = other.mean - own.mean
             found = (
                 f"mean error {own.mean:.3g}, independent {other.mean:.3g}, difference {number(gain)} ± {number(half)}"

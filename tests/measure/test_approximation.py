@@ -171,12 +171,12 @@ def test_orthogonal_directions_are_better_at_small_norms(kind: str) -> None:
 # What is varied, and the result
 
 
-def test_a_sweep_goes_over_all_forms_and_takes_the_next_value_where_one_is_refused() -> None:
+def test_a_sweep_goes_over_all_forms_takes_the_next_value_where_one_is_refused_and_ends_where_it_is_exact() -> None:
     forms = {setting.form for setting in settings_of(PERFORMER, small())}
     assert len(forms) == 6
     bigbird = registry.find("mechanism", "bigbird")
     values = [setting.value for setting in settings_of(bigbird, small()) if setting.knob == "window_blocks"]
-    assert values == [3, 5, 9, 17, 33]
+    assert values == [3, 5]
 
 
 def test_measuring_is_repeatable_and_leaves_torchs_random_numbers_alone() -> None:

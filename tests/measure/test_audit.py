@@ -22,7 +22,6 @@ from attnlab.lm.tokenizers import Tokenizer
 from attnlab.measure.audit import (
     CHECKS,
     LONGEST,
-    AuditResult,
     Report,
     answer,
     audit_any,
@@ -33,7 +32,7 @@ from attnlab.measure.audit import (
     is_failure,
     questions,
 )
-from attnlab.measure.audit.leaks import Setting, future_leak, future_leak_at_all_cuts, opposite_tokens
+from attnlab.measure.audit.leaks import Setting, future_leak, future_leak_at_all_cuts, opposite_tokens, worst
 from attnlab.measure.audit.subject import NotTested, Subject
 from attnlab.store import records
 from attnlab.store.folders import write_folder
@@ -138,7 +137,7 @@ def build(kind: type[nn.Module], *arguments: Any) -> nn.Module:
 
 def ask(name: str, module: Callable[..., Any], lengths: tuple[int, ...] = LENGTHS, **more: Any) -> float:
     """What one check finds."""
-    return CHECKS[name][0](Subject(module, WIDTH, **more), lengths).value
+    return worst(CHECKS[name][0](Subject(module, WIDTH, **more), lengths)).value
 
 
 def passes(name: str, module: Callable[..., Any], lengths: tuple[int, ...] = LENGTHS, **more: Any) -> bool:
@@ -320,12 +319,14 @@ def test_a_module_not_tested_for_leaks_does_not_pass(monkeypatch: pytest.MonkeyP
     report = audit_module(build(OnlyAtOneLength), n_embd=WIDTH)
     assert report.verdict == "not tested"
     assert is_failure([report], named=False)
-    assert "3 are needed" in report.untested["future"]
+    assert "long enough" in report.untested["future"]
     assert report.causal_leak is None
-    assert report.leak_by_position == []
+    assert report.leak_by_position == ()
     assert not report.faults
     monkeypatch.setattr(OnlyAtOneLength, "lengths", (1, 64, 128))
-    assert audit_module(build(OnlyAtOneLength), n_embd=WIDTH).verdict == "not tested"
+    report = audit_module(build(OnlyAtOneLength), n_embd=WIDTH)
+    assert report.verdict == "not tested"
+    assert "3 are needed" in report.untested["future"]
     monkeypatch.setattr(OnlyAtOneLength, "lengths", (64, 128, 256))
     assert audit_module(build(OnlyAtOneLength), n_embd=WIDTH).verdict == "pass"
     assert audit_module(OneLeak(1, 2, 0), n_embd=WIDTH, length=3).verdict == "fail"  # a leak is a leak at any length
@@ -372,10 +373,10 @@ def test_a_large_constant_or_a_closed_gate_hides_nothing() -> None:
 def test_rows_without_gradient_give_finite_shares() -> None:
     report = audit_module(lambda x: x * (torch.arange(x.shape[1]) > 3)[:, None], n_embd=WIDTH, length=7)
     assert report.verdict == "pass"
-    assert report.leak_by_position == [0.0] * 7
+    assert report.leak_by_position == (0.0,) * 7
     shifted = audit_module(lambda x: F.pad(x, (0, 0, 0, 1))[:, 1:], n_embd=WIDTH, length=7)  # sees the next token only
     assert shifted.causal_leak == 1
-    assert shifted.leak_by_position == [1.0] * 6 + [0.0]
+    assert shifted.leak_by_position == (1.0,) * 6 + (0.0,)
 
 
 def test_a_constant_output_does_not_pass() -> None:
@@ -715,7 +716,7 @@ def test_exit_codes_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["name"] == "dot"
     assert found["verdict"] == "pass"
     assert found["causal_leak"] < 1e-6
-    assert records.convert(AuditResult, found).checks[0].passed
+    assert records.convert(Report, found).checks[0].passed
     assert call("zero_mask", "--json") == 1
     assert json.loads(capsys.readouterr().out)[0]["verdict"] == "declared"
     assert call("dot", "zero_mask") == 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
-from rich.table import Table
+from rich.table import Column, Table
 
 from attnlab.cli.common import DESIGN, MEASURE, app, console, errors, say, show_json
 from attnlab.config import resolve
@@ -22,7 +22,7 @@ from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, co
 from attnlab.terminal import printable
 
 if TYPE_CHECKING:
-    from attnlab.measure.bench import BenchResult, ReachResult
+    from attnlab.report.document import Document
 
 _LARGE = 2**28  # parameters; FLOPs of a larger model are counted only if a length is given
 
@@ -85,7 +85,7 @@ def audit(
         with errors.status(f"auditing {name}"), _stdout_to_stderr():
             reports.append(audit_any(name, n_embd=n_embd, n_head=n_head, length=length, trust_code=trust_code))
     if json:
-        show_json([report.result() for report in reports])
+        show_json(reports)
     else:
         show_all(document(reports), console)
     if is_failure(reports, named=bool(names)):
@@ -118,9 +118,12 @@ def bench(
     process. Memory is measured in child processes (Linux).
     """
     from attnlab.machine import require_single_process
-    from attnlab.measure.bench import timing
+    from attnlab.measure.bench import BenchResult, ReachResult, timing
     from attnlab.measure.bench.cases import Case, choose_cases
-    from attnlab.store.folders import refuse_existing
+    from attnlab.report.html import as_html
+    from attnlab.report.text import as_markdown
+    from attnlab.store.folders import refuse_existing, write_folder
+    from attnlab.store.records import encode
 
     require_single_process("a benchmark")
     if out is not None:
@@ -128,14 +131,22 @@ def bench(
     memory = timing.spare_memory() if memory_limit is None else 1e9 * memory_limit
     limits = timing.Limits(seconds, memory, rounds, threads).checked()
     like = Case("", whole=whole, batch=batch, n_head=n_head, n_embd=n_embd, causal=causal).checked()
+    result: BenchResult | ReachResult
     if reach is None:
         tokens = timing.read_lengths(lengths)
         cases, refused = choose_cases(names, like, references)
-        _deliver(timing.measure(cases, tokens, limits, refused, _show_progress), out, json)
+        result = timing.measure(cases, tokens, limits, refused, _show_progress)
     else:
         amount = timing.read_memory(reach)
         cases, _ = choose_cases(names, like, references=False)
-        _deliver(timing.reach(cases, amount, limits, _show_progress), out, json)
+        result = timing.reach(cases, amount, limits, _show_progress)
+    _show_progress("")
+    report = result.document()
+    if out is not None:
+        files = {"json": encode(result), "md": as_markdown(report).encode(), "html": as_html(report).encode()}
+        named = {f"{report.kind}.{ending}": content for ending, content in files.items()}
+        write_folder(out, "bench", named, about="a benchmark")
+    _deliver(report, vars(result), out, json)
 
 
 def _show_progress(what: str) -> None:
@@ -145,24 +156,14 @@ def _show_progress(what: str) -> None:
     sys.stderr.flush()
 
 
-def _deliver(result: BenchResult | ReachResult, out: Path | None, json: bool) -> None:
-    """Print a benchmark, and write it to a folder if asked."""
-    from attnlab.report.html import as_html
+def _deliver(report: Document, values: Mapping[str, object], out: Path | None, json: bool) -> None:
+    """Print a report, or its values as JSON, and the folder that was written."""
     from attnlab.report.screen import show_all
-    from attnlab.report.text import as_markdown
-    from attnlab.store.folders import write_folder
-    from attnlab.store.records import encode
 
-    _show_progress("")
-    document = result.document()
-    if out is not None:
-        files = {"json": encode(result), "md": as_markdown(document).encode(), "html": as_html(document).encode()}
-        named = {f"{document.kind}.{ending}": content for ending, content in files.items()}
-        write_folder(out, "bench", named, about="a benchmark")
     if json:
-        show_json({**vars(result), "out": None if out is None else str(out)})
+        show_json({**values, "out": None if out is None else str(out)})
         return
-    show_all(document, console)
+    show_all(report, console)
     if out is not None:
         say(f"written: {out}")
 
@@ -195,17 +196,16 @@ def params(
         counted = {"length": tokens, **{way: counts.to_dict() for way, counts in flops.items()}} if flops else None
         show_json({"preset": preset, "parts": parts, "total": sum(parts.values()), "flops_per_token": counted})
         return
-    table = Table("part", "parameters", *(f"FLOPs per token, {way}" for way in flops), title=preset)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for part, count in parts.items():
-        table.add_row(part, f"{count:,}", *(_shown(getattr(counts, part.lower(), None)) for counts in flops.values()))
-    if any(counts.other for counts in flops.values()):
-        table.add_row("other", "", *(_shown(counts.other) for counts in flops.values()))
+    rows = {part: (count, *(getattr(of, part.lower(), 0) for of in flops.values())) for part, count in parts.items()}
+    rows["other"] = (0, *(of.other for of in flops.values()))
+    titles = ("parameters", *(f"FLOPs per token, {way}" for way in flops))
+    table = Table("part", *(Column(title, justify="right") for title in titles), title=preset)
+    for part, numbers in rows.items():
+        if any(numbers):
+            table.add_row(part, *(f"{number:,.0f}" if number else "" for number in numbers))
     table.add_section()
-    table.add_row(
-        "total", f"{sum(parts.values()):,}", *(_shown(counts.total) for counts in flops.values()), style="bold"
-    )
+    totals = (sum(parts.values()), *(of.total for of in flops.values()))
+    table.add_row("total", *(f"{number:,.0f}" for number in totals), style="bold")
     console.print(table)
     if flops:
         say(f"FLOPs per token in a text of {tokens:,} tokens")
@@ -213,26 +213,18 @@ def params(
         say("too large to build by default: --length N counts its FLOPs, in a text of N tokens")
 
 
-def _shown(flops: float | None) -> str:
-    return f"{flops:,.0f}" if flops else ""
-
-
 _mechanisms_app = App(name="mechanisms", help="List the attention mechanisms, or show one of them.", group=DESIGN)
 app.command(_mechanisms_app)
 
 
 @_mechanisms_app.default
-def mechanisms(
-    *, json: opt.Json = False, markdown: Annotated[bool, about("Print the page docs/mechanisms.md.")] = False
-) -> None:
+def mechanisms(*, json: opt.Json = False) -> None:
     """List the attention mechanisms."""
     from attnlab.measure import cards
     from attnlab.report.screen import show_all
 
     entries = cards.entries()
-    if markdown:
-        sys.stdout.write(cards.page())
-    elif json:
+    if json:
         keys = ("name", "card", "paper", "cost", "causal", "defect", "weights", "knobs")
         show_json([{key: getattr(entry, key) for key in keys} for entry in entries])
     else:
@@ -262,9 +254,7 @@ def mechanisms_show(
     """
     from attnlab import registry
     from attnlab.measure import approximation, cards
-    from attnlab.report.document import Section
     from attnlab.report.html import as_html
-    from attnlab.report.screen import show_all
     from attnlab.store.folders import refuse_existing, write_folder
     from attnlab.store.records import encode
 
@@ -274,7 +264,7 @@ def mechanisms_show(
         raise UserError("--run chooses the queries and keys of --error: add --error")
     if out:
         refuse_existing(out)
-    measured = None
+    measured, report = None, cards.document(cards.card(entry))
     if error:
         source = (
             approximation.run_source(run, seed, trust_code=trust_code)
@@ -282,18 +272,12 @@ def mechanisms_show(
             else approximation.random_source(std, causal=causal, seed=seed)
         )
         measured = approximation.examine(entry, source, draws, seed)
+        report = approximation.document(measured)
     if out:
         page, files = cards.illustrated(entry), dict[str, bytes]()
         if measured:
-            curves = Section("Curves", approximation.charts(measured))
-            page = replace(page, sections=[*page.sections, curves, *approximation.document(measured).sections])
+            page = replace(page, sections=[*page.sections, *report.sections])
             files["error.json"] = encode(measured)
-        written_files = {"mechanism.html": as_html(page).encode(), **files}
-        write_folder(out, "approximation", written_files, about="patterns and errors of a mechanism")
-    if json:
-        written = sorted(str(path) for path in out.iterdir()) if out else []
-        show_json({**vars(cards.card(entry)), "error": measured, "files": written})
-        return
-    show_all(approximation.document(measured) if measured else cards.document(cards.card(entry)), console)
-    if out:
-        say(f"written: {out}")
+        files["mechanism.html"] = as_html(page).encode()
+        write_folder(out, "approximation", files, about="patterns and errors of a mechanism")
+    _deliver(report, {**vars(cards.card(entry)), "error": measured}, out, json)

@@ -18,7 +18,7 @@ import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +42,10 @@ LEVELS = (0.5, 0.2, 0.1, 0.01)  # errors whose rank is reported
 EXACT = 1e-5  # an error below this is rounding
 _TEXTS = 8  # of a run's corpus
 _LEAST = 1e-3  # smaller errors are drawn as this one, since a logarithmic axis has no zero
+_NO_ERROR = {
+    "own": "is not an approximation of dot-product attention",
+    "exact": "weighs as dot-product attention does, given the same queries and keys",
+}
 _CLEARLY = 0.95  # of the mean's error: below this, a mechanism is nearer by more than chance
 
 
@@ -118,9 +122,12 @@ def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Sour
     ids = _texts_of(run, tokenizer, model.config.block_size)
     with torch.no_grad(), capture(model, "") as seen:
         model(ids)
-    layers = [_captured(seen, f"blocks.{layer}.attn.hook_") for layer in range(model.config.n_layer)]
-    heads, tokens, width = layers[0].q.shape[1:]
-    q, k, v = (torch.stack(part) for part in zip(*layers, strict=True))  # layer, text, head, token, width
+    layers = range(model.config.n_layer)
+    q, *shared = (
+        torch.stack([seen[f"blocks.{layer}.attn.hook_{name}"].transpose(1, 2) for layer in layers]) for name in "qkv"
+    )  # layer, text, head, token, width
+    heads, tokens, width = q.shape[2:]
+    k, v = (part.repeat_interleave(heads // part.shape[2], dim=2) for part in shared)  # heads may share keys and values
 
     def draw(number: int) -> QKV:
         with chance("sample", seed, number):
@@ -128,7 +135,7 @@ def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Sour
         texts = (part[:, number % len(ids)] for part in (q, k, v))
         return QKV(*(torch.cat(pair) for pair in zip(texts, noise, strict=True)))
 
-    names = (*(f"layer {layer}" for layer in range(1, len(layers) + 1)), "random")
+    names = (*(f"layer {layer + 1}" for layer in layers), "random")
     words = (
         f"{folder}: {len(ids)} texts of its corpus, {tokens} tokens each, {heads} heads of width {width}, causal;"
         " random: entries of queries, keys and values normal with std 1"
@@ -151,32 +158,16 @@ def _texts_of(run: Run, tokenizer: Tokenizer, block: int) -> Tensor:
     return torch.tensor([text[: len(texts[-1])] for text in texts])
 
 
-def _captured(seen: dict[str, Tensor], prefix: str) -> QKV:
-    """Queries, keys and values of a layer; shared keys and values are repeated per head."""
-    q, k, v = (seen[f"{prefix}{name}"].transpose(1, 2) for name in "qkv")
-    times = q.shape[1] // k.shape[1]
-    return QKV(q, k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1))
-
-
 # What is varied
 
 
 class Setting(NamedTuple):
     """One form of a mechanism at one value of one knob; without a knob, at its defaults."""
 
-    form: tuple[tuple[str, str], ...]  # options that are a choice among names, with their values
+    form: str  # the values of the options that are a choice among names
     knob: str
     value: int
-
-    @property
-    def options(self) -> dict[str, object]:
-        """The options of the constructor."""
-        return dict(self.form) | ({self.knob: self.value} if self.knob else {})
-
-    @property
-    def words(self) -> str:
-        """The form in words."""
-        return " ".join(value for _, value in self.form)
+    options: Mapping[str, object]
 
 
 def make(entry: Entry, source: Source, options: Mapping[str, object]) -> Attention:
@@ -188,40 +179,29 @@ def make(entry: Entry, source: Source, options: Mapping[str, object]) -> Attenti
     return module
 
 
-def settings_of(entry: Entry, source: Source) -> Iterator[Setting]:
-    """Every form at doubling values of every knob; if a mechanism refuses a value, at the next one.
+def settings_of(entry: Entry, source: Source, seed: int = 0) -> Iterator[Setting]:
+    """Every form at doubling values of every knob, or at the next value if one is refused, until it is exact.
 
     Up to the number of tokens, where exact attention is cheaper; features up to twice that, to show how slowly they gain.
     """
     choices = [[(option.name, value) for value in option.choices] for option in entry.described() if option.choices]
     last = source.tokens * (2 if entry.weights == "kernel" else 1)
-    for form in itertools.product(*choices):
-        if not entry.knobs:
-            yield Setting(form, "", 0)
-        for knob in entry.knobs:
-            value = 2
-            while value <= last:
-                for near in (value, value + 1):
-                    setting = Setting(form, knob, near)
-                    try:
-                        make(entry, source, setting.options)
-                    except ConfigError:
-                        continue
-                    yield setting
-                    break
-                value *= 2
-
-
-def settings_until_exact(entry: Entry, source: Source, seed: int) -> list[Setting]:
-    """The settings of a sweep up to the first that is exact: larger values would be exact too."""
-    kept, drawn = list[Setting](), source.draw(0)
+    drawn = source.draw(0)
     exact = ops.attention_pattern(drawn.q, drawn.k, source.mask)
-    for _, sweep in itertools.groupby(settings_of(entry, source), key=lambda setting: (setting.form, setting.knob)):
-        for setting in sweep:
-            kept.append(setting)
-            if (relative(attend(entry, source, setting, drawn, seed, 0)[1], exact) < EXACT).all():
-                break
-    return kept
+    for chosen in itertools.product(*choices):
+        form = " ".join(value for _, value in chosen)
+        if not entry.knobs:
+            yield Setting(form, "", 0, dict(chosen))
+        for knob in entry.knobs:
+            error, value = 1.0, 2
+            while value <= last and error > EXACT:
+                for near in (value, value + 1):
+                    setting = Setting(form, knob, near, {**dict(chosen), knob: near})
+                    with suppress(ConfigError):  # refused
+                        error = relative(attend(entry, source, setting, drawn, seed, 0)[1], exact).max().item()
+                        yield setting
+                        break
+                value *= 2
 
 
 # What is measured
@@ -240,7 +220,6 @@ class ErrorRow:
     high: float  # a tenth of the draws lie above
     mean: float
     std: float
-    draws: int
     pattern: float  # median error of the pattern
 
 
@@ -281,15 +260,11 @@ class Approximation:
 @chance("alone")  # leaves torch's random numbers as they were
 def examine(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Approximation:
     """Measure the errors over some draws; each draws new samples and, if it is random, a new mechanism."""
-    if entry.weights == "own":
+    if entry.weights in _NO_ERROR:
         every = [registry.find("mechanism", name) for name in registry.names("mechanism")]
-        others = ", ".join(other.name for other in every if other.weights not in ("own", "exact"))
-        raise UserError(
-            f"{entry.name} is not an approximation of dot-product attention: no error to show; these are: {others}"
-        )
-    if entry.weights == "exact":
-        raise UserError(f"{entry.name} weighs as dot-product attention does, given the same queries and keys: no error")
-    settings = settings_until_exact(entry, source, seed)
+        others = ", ".join(other.name for other in every if other.weights not in _NO_ERROR)
+        raise UserError(f"{entry.name} {_NO_ERROR[entry.weights]}: no error to show; these have one: {others}")
+    settings = list(settings_of(entry, source, seed))
     mean = ops.masked_softmax(torch.zeros(1, 1, source.tokens, source.tokens), source.mask)
     errors: dict[tuple[str, str, int], list[Tensor]] = defaultdict(list)  # by form, knob and value
     for number in range(draws):
@@ -297,7 +272,7 @@ def examine(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> App
         pattern = ops.attention_pattern(drawn.q, drawn.k, source.mask)
         answers = {(MEAN, "", 0): (mean @ drawn.v, mean.expand_as(pattern))}
         for setting in settings:
-            answers[setting.words, setting.knob, setting.value] = attend(entry, source, setting, drawn, seed, number)
+            answers[setting[:3]] = attend(entry, source, setting, drawn, seed, number)
             if entry.weights == "low rank" and setting.knob:
                 with chance(f"projection {setting.value}", seed, number):
                     few = projected(pattern, setting.value)
@@ -311,7 +286,7 @@ def examine(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> App
         draws,
         source.names,
         entry.knobs,
-        forms=tuple(dict.fromkeys(setting.words for setting in settings)),
+        forms=tuple(dict.fromkeys(setting.form for setting in settings)),
         untrained=tuple(name for name in learned if not name.startswith(("heads.", "out."))),
         rows=tuple(
             _row(sample, *key, torch.stack(of_draws)[:, :, place])
@@ -343,7 +318,7 @@ def _row(sample: str, form: str, knob: str, value: int, errors: Float[Tensor, "N
     low, median, high = output.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
     std = output.std().item() if len(output) > 1 else 0.0
     spread = (median, low, high, output.mean().item(), std)
-    return ErrorRow(sample, form, knob, value, *spread, draws=len(output), pattern=pattern.quantile(0.5).item())
+    return ErrorRow(sample, form, knob, value, *spread, pattern.quantile(0.5).item())
 
 
 def projected(pattern: Tensor, rank: int) -> Tensor:
@@ -370,7 +345,7 @@ def spectrum(source: Source, draws: int = 8) -> tuple[Spectrum, ...]:
 
 
 def document(measured: Approximation) -> Document:
-    """The measurements as a report, with tables."""
+    """The measurements as a report: for every sample tables and a chart of the errors over the knobs; singular values."""
     lead = [
         f"Error of the output of {measured.name} against exact attention, over the size of that output: median of"
         f" {measured.draws} draws.",
@@ -382,43 +357,36 @@ def document(measured: Approximation) -> Document:
     sections = [Section("Errors", tables)]
     if measured.spectrum:
         sections.append(Section("Singular values", [_rank_table(measured.spectrum)]))
+    sections.append(Section("Curves", charts(measured)))
     return Document("approximation", f"{measured.name} against exact attention", lead, sections)
 
 
 def charts(measured: Approximation) -> list[Chart]:
     """The error over the knob, one chart per sample, and the singular values."""
-    drawn = []
-    for sample in measured.samples if measured.knobs else ():
-        series = []
-        for form, knob in itertools.product((*measured.forms, PROJECTED), measured.knobs):
-            if rows := measured.curve(sample, form, knob):
-                name = form or (knob if len(measured.knobs) > 1 else measured.name)
-                y, low, high = (
-                    [max(error, _LEAST) for error in part] for part in zip(*map(_spread, rows), strict=True)
-                )
-                series.append(Series(name, [float(row.value) for row in rows], y, low, high))
-        ends = [min(min(line.x) for line in series), max(max(line.x) for line in series)]
-        series.append(Series(MEAN, ends, 2 * [measured.curve(sample, MEAN)[0].median]))
-        x_axis, y_axis = Axis(" or ".join(measured.knobs), log=True), Axis("relative error of the output", log=True)
-        title = f"{measured.name}, {sample}: error over {x_axis}"
-        drawn.append(Chart("lines", title, title, x_axis, y_axis, series))
+    drawn = [_error_chart(measured, sample) for sample in measured.samples if measured.knobs]
     if measured.spectrum:
-        title, y_axis = (
-            "Singular values of the exact pattern",
-            Axis("share of their sum, up to the rank", low=0, high=1),
-        )
-        series = [
-            Series(
-                singular.sample, [float(rank) for rank in range(1, len(singular.cumulative) + 1)], singular.cumulative
-            )
-            for singular in measured.spectrum
-        ]
+        title = "Singular values of the exact pattern"
+        ranks = [float(rank + 1) for rank in range(len(measured.spectrum[0].cumulative))]
+        series = [Series(singular.sample, ranks, singular.cumulative) for singular in measured.spectrum]
+        y_axis = Axis("share of their sum, up to the rank", low=0, high=1)
         drawn.append(Chart("lines", title, title, Axis("rank", low=0), y_axis, series))
     return drawn
 
 
-def _spread(row: ErrorRow) -> tuple[float, float, float]:
-    return row.median, row.low, row.high
+def _error_chart(measured: Approximation, sample: str) -> Chart:
+    """One sample: a line per form and knob with its spread, and the mean."""
+    series = []
+    for form, knob in itertools.product((*measured.forms, PROJECTED), measured.knobs):
+        if rows := measured.curve(sample, form, knob):
+            spreads = ((row.median, row.low, row.high) for row in rows)
+            lines = ([max(error, _LEAST) for error in line] for line in zip(*spreads, strict=True))
+            name = form or (knob if len(measured.knobs) > 1 else measured.name)
+            series.append(Series(name, [float(row.value) for row in rows], *lines))
+    values = [value for line in series for value in line.x]
+    series.append(Series(MEAN, [min(values), max(values)], 2 * [measured.curve(sample, MEAN)[0].median]))
+    x_axis, y_axis = Axis(" or ".join(measured.knobs), log=True), Axis("relative error of the output", log=True)
+    title = f"{measured.name}, {sample}: error over {x_axis}"
+    return Chart("lines", title, title, x_axis, y_axis, series)
 
 
 def _error_table(measured: Approximation, sample: str, knob: str) -> Table:
@@ -433,8 +401,7 @@ def _error_table(measured: Approximation, sample: str, knob: str) -> Table:
 
     rows = [Row(Cell(MEAN), [cell(mean) for _ in values])]
     for form, curve in curves.items():
-        cells = {row.value: cell(row.median) for row in curve}
-        if cells:
+        if cells := {row.value: cell(row.median) for row in curve}:
             rows.append(Row(Cell(form or measured.name), [cells.get(value, Cell("")) for value in values]))
     titles = [f"{value}" if knob else "error" for value in values]
     caption = f"{sample}, by {knob}" if knob else sample

@@ -1,72 +1,54 @@
-"""The card of a mechanism: its docstring, and measured figures: parameters, memory in training, cache in generation.
+"""The card of a mechanism: its docstring, measured figures (parameters, memory in training, cache in generation), patterns.
 
-Shown by `attnlab mechanisms show`, and the source of docs/mechanisms.md.
+Shown by `attnlab mechanisms show` and by the page; tools/mechanisms.py writes docs/mechanisms.md from them.
 """
 
 from __future__ import annotations
 
 import functools
-import textwrap
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from attnlab import registry
+from attnlab import ops, registry
 from attnlab.errors import ConfigError, UserError
-from attnlab.measure import patterns
-from attnlab.measure.approximation import chance
-from attnlab.measure.bench.cases import saved_bytes
+from attnlab.measure.approximation import EXACT, QKV, Source, attend, chance, relative, settings_of
 from attnlab.registry import Entry, Option
-from attnlab.report.document import Cell, Code, Column, Document, Facts, Notice, Row, Section, Table, Text
-from attnlab.report.text import markdown_table
+from attnlab.report.document import Cell, Code, Column, Document, Facts, Head, Heads, Notice, Row, Section, Table, Text
 
-_N_EMBD, _N_HEAD, _BLOCK = 256, 8, 128  # the layer whose parameters and cache are counted
-_SHORT, _LONG = 2048, 4096  # tokens whose memory is compared; in shorter texts sparse mechanisms use all pairs
-_WEIGHTS = {
+N_EMBD, N_HEAD, BLOCK = 256, 8, 128  # the layer whose parameters and cache are counted
+SHORT, LONG = 2048, 4096  # tokens whose memory is compared; in shorter texts sparse mechanisms use all pairs
+WEIGHTS = {
     "own": "not an approximation of dot-product attention",
     "exact": "those of dot-product attention, given the same queries and keys",
     "sparse": "those of dot-product attention, over fewer pairs",
     "low rank": "an approximation of dot-product attention, by few rows",
     "kernel": "an approximation of dot-product attention, by features",
 }
-_PACKAGE = "attnlab.mechanisms."
-_DOCS_WIDTH = 100
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """The parameters of a layer of these sizes, and those of a layer of dot."""
-
-    n_embd: int
-    n_head: int
-    block_size: int
-    layer: int
-    dot: int
+_TOY = 32  # tokens of the toy text whose patterns are shown, few enough to name each; and its width
 
 
 @dataclass(frozen=True)
 class MechanismCard:
-    """A mechanism as its docstring describes it, with what was measured by running it."""
+    """What a mechanism declares, and what was measured by running a layer of it."""
 
     name: str
-    summary: str
-    description: str
-    costs: str
-    cannot: str
+    text: registry.Card  # its docstring
     cost: str
     paper: str
+    link: str
     causal: bool
     defect: str
     weights: str
-    link: str
     knobs: tuple[str, ...]
     options: tuple[Option, ...]
-    parameters: Parameters
+    usage: str  # a command that trains with the mechanism and shows how its main option is set
+    parameters: int
     memory: str  # what training retains of a text grows with: n or n²
     cache: dict[str, int]  # numbers retained in generation, by tokens read; empty if there is no cache
-    usage: str  # a command that trains with the mechanism and shows how its main option is set
 
 
 def entries() -> list[Entry]:
@@ -102,27 +84,22 @@ def _example(entry: Entry, option: Option) -> object:
 @functools.cache
 def card(entry: Entry) -> MechanismCard:
     """The card of a mechanism; a user's class that cannot be run is refused in one line."""
-    parts = entry.parts
     try:
-        dot = _count_parameters(registry.find("mechanism", "dot"))
         return MechanismCard(
             entry.name,
-            parts.summary,
-            parts.body,
-            parts.costs,
-            parts.cannot,
+            entry.parts,
             entry.cost,
             entry.paper,
+            link(entry.paper),
             entry.causal,
             entry.defect,
             entry.weights,
-            link(entry.paper),
             entry.knobs,
             tuple(entry.described()),
-            Parameters(_N_EMBD, _N_HEAD, _BLOCK, _count_parameters(entry), dot),
+            _usage(entry),
+            _count_parameters(entry),
             _memory_growth(entry),
             _cache_sizes(entry),
-            _usage(entry),
         )
     except RuntimeError as error:
         if ".py:" not in entry.name:
@@ -131,7 +108,7 @@ def card(entry: Entry) -> MechanismCard:
         raise ConfigError(f"{entry.name} cannot be run ({reason}): attnlab audit {entry.name} says where") from None
 
 
-def _make(entry: Entry, n_embd: int = _N_EMBD, n_head: int = _N_HEAD, block_size: int = _BLOCK) -> nn.Module:
+def _make(entry: Entry, n_embd: int = N_EMBD, n_head: int = N_HEAD, block_size: int = BLOCK) -> nn.Module:
     """A layer at its defaults, causal if possible, always with the same weights."""
     with chance("card"):
         module: nn.Module = entry.make((n_embd, n_head, block_size), causal=entry.causal)
@@ -142,18 +119,28 @@ def _count_parameters(entry: Entry) -> int:
     return sum(parameter.numel() for parameter in _make(entry).parameters())
 
 
-def _saved_for_training(module: nn.Module, tokens: int, width: int) -> int:
-    """The bytes retained of a text for the backward pass, without the parameters."""
-    x = torch.ones(1, tokens, width, requires_grad=True)
-    return saved_bytes(lambda: module(x), module.parameters())
-
-
 def _memory_growth(entry: Entry) -> str:
     """Whether what training retains of a text grows with its length or with the square of it."""
-    width = 8
-    module = _make(entry, width, 1, _LONG).train()
-    ratio = _saved_for_training(module, _LONG, width) / _saved_for_training(module, _SHORT, width)
-    return "n²" if ratio > 3 else "n"
+    module = _make(entry, 8, 1, LONG).train()
+    short, long = (_saved_bytes(module, torch.ones(1, tokens, 8, requires_grad=True)) for tokens in (SHORT, LONG))
+    return "n²" if long > 3 * short else "n"
+
+
+def _saved_bytes(module: nn.Module, x: Tensor) -> int:
+    """The bytes that a forward pass retains for the backward pass, without the parameters."""
+    known = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    saved: dict[int, int] = {}
+
+    def save(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        output = module(x)
+    del output  # only now: the address of a freed storage is used again
+    return sum(saved.values())
 
 
 def _numbers_in(kept: object) -> int:
@@ -173,48 +160,102 @@ def _cache_sizes(entry: Entry) -> dict[str, int]:
     if not entry.causal or not hasattr(module, "new_cache"):
         return {}
     cache, sizes = module.new_cache(), {}  # type: ignore[operator]
-    for tokens in (_BLOCK // 2, _BLOCK):
-        module(torch.ones(1, _BLOCK // 2, _N_EMBD), cache=cache)
+    for tokens in (BLOCK // 2, BLOCK):
+        module(torch.ones(1, BLOCK // 2, N_EMBD), cache=cache)
         sizes[str(tokens)] = _numbers_in(cache)
     return sizes
+
+
+# Patterns over a toy text
+
+
+@torch.no_grad()
+@chance("alone")  # leaves torch's random numbers as they were
+def patterns(entry: Entry) -> Heads:
+    """The exact pattern first, then a line per form and knob at a small, a medium and a large value."""
+    source = _toy_source(entry.causal)
+    drawn = source.draw(0)
+    exact = ops.attention_pattern(drawn.q, drawn.k, source.mask)
+    sentence = f"The weights of dot-product attention over {source.words}: rows look at columns."
+    shown, inexact = [Head(1, 1, exact[0, 0].tolist(), sentence, "exact", group="dot product")], list[int]()
+    # One line per form and knob; without a knob, one line of all forms.
+    lines = itertools.groupby(settings_of(entry, source), key=lambda setting: setting.knob and setting[:2])
+    for layer, (key, group) in enumerate(lines, start=2):
+        settings = list(group)
+        last = len(settings) - 1
+        for number, place in enumerate(
+            dict.fromkeys((last // 4, last // 2, last)) if key else range(last + 1), start=1
+        ):
+            setting = settings[place]
+            _, weights = attend(entry, source, setting, drawn, 0, 0)
+            error = float(relative(weights, exact))
+            if layer == 2 and error > EXACT:
+                inexact.append(len(shown))
+            title = f"{setting.knob} {setting.value}" if key else setting.form or "its pattern"
+            name = setting.form if key and setting.form else entry.name
+            shown.append(Head(layer, number, weights[0, 0].tolist(), _distance(entry, error), title, group=name))
+    names = [str(number) for number in range(1, _TOY + 1)]
+    inexact = inexact or [1]
+    return Heads(names, shown, _TOY - 1, cell=15.0, chosen=inexact[len(inexact) // 2])
+
+
+def _toy_source(causal: bool) -> Source:
+    """A text whose exact pattern is easy to recognise: neighbours, a look 12 tokens back, and two salient tokens."""
+    place = torch.arange(_TOY, dtype=torch.float32)
+
+    def waves(shift: float, count: int) -> Tensor:
+        frequency = 0.1 + 1.4 * (0.618034 * torch.arange(1, count + 1) % 1)  # no two waves meet again soon
+        angle = (place[:, None] - shift) * frequency
+        return torch.cat([angle.cos(), angle.sin()], dim=-1) * count**-0.5
+
+    salient = torch.zeros(_TOY, 1)
+    salient[[4, 16]] = 1.0
+    k = torch.cat([waves(0, 7), waves(0, 8), salient, torch.zeros(_TOY, 1)], dim=-1)
+    q = torch.cat([6 * waves(0, 7), 5 * waves(12, 8), 4 * torch.ones(_TOY, 1), torch.zeros(_TOY, 1)], dim=-1)
+    scale = _TOY**0.25 * (q.std() / k.std()).sqrt()  # the same scores, from queries and keys of one size
+    drawn = QKV(*(part[None, None] for part in (q * _TOY**0.5 / scale, k * scale, torch.eye(_TOY))))
+    words = f"a toy text of {_TOY} tokens, {'causal' if causal else 'bidirectional'}"
+    return Source(("toy",), lambda _: drawn, 1, _TOY, _TOY, causal, words)
+
+
+def _distance(entry: Entry, error: float) -> str:
+    """How far a pattern is from the exact one, where it is meant to be near it."""
+    if entry.weights in ("own", "exact"):
+        return "Learned parts have their initial values." if entry.weights == "own" else ""
+    return f"Its distance from the exact pattern is {100 * error:.0f} % of that pattern's norm."
 
 
 # Reports
 
 
-def _cache_words(sizes: Mapping[str, int]) -> str:
+def cache_words(sizes: Mapping[str, int]) -> str:
+    """The size of a cache in words."""
     if not sizes:
         return "none"
     half, whole = sizes.values()
-    return f"{whole:,} numbers" + (", however long the text" if half == whole else f" at {_BLOCK} tokens, growing")
-
-
-def _causal_words(card: MechanismCard) -> str:
-    if not card.causal:
-        return "no: it cannot be trained as a language model"
-    return f"meant to be, and is not: attnlab audit {card.name}" if card.defect else "yes"
+    return f"{whole:,} numbers" + (", however long the text" if half == whole else f" at {BLOCK} tokens, growing")
 
 
 def document(card: MechanismCard) -> Document:
     """A card as a report."""
-    sizes = card.parameters
+    causal = f"meant to be, and is not: attnlab audit {card.name}" if card.defect else "yes"
     facts = {
-        "Costs": card.costs,
-        "Cannot": card.cannot,
-        "Weights": _WEIGHTS[card.weights],
+        "Costs": card.text.costs,
+        "Cannot": card.text.cannot,
+        "Weights": WEIGHTS[card.weights],
         "Time": card.cost,
         "Memory": f"grows with {card.memory} in training (measured)",
-        "Cache": _cache_words(card.cache),
+        "Cache": cache_words(card.cache),
         "Parameters": (
-            f"{sizes.layer:,} per layer of width {sizes.n_embd}, {sizes.n_head} heads, block {sizes.block_size};"
-            f" dot has {sizes.dot:,}"
+            f"{card.parameters:,} per layer of width {N_EMBD}, {N_HEAD} heads, block {BLOCK};"
+            f" dot has {_count_parameters(registry.find('mechanism', 'dot')):,}"
         ),
-        "Causal": _causal_words(card),
+        "Causal": causal if card.causal else "no: it cannot be trained as a language model",
         "Paper": card.link,
     }
     sections = [Section("Card", [Facts("", [(name, value) for name, value in facts.items() if value])])]
-    if card.description:
-        sections.insert(0, Section("What it does", [Text([line]) for line in card.description.split("\n")]))
+    if card.text.body:
+        sections.insert(0, Section("What it does", [Text([line]) for line in card.text.body.split("\n")]))
     if card.options:
         columns = [Column(title, number=False) for title in ("option", "type", "default", "meaning")]
         rows = [
@@ -224,14 +265,14 @@ def document(card: MechanismCard) -> Document:
         sections.append(Section("Options", [Table("Options", "", columns, rows)]))
     sections.append(Section("Use", [Code(card.usage)]))
     notices = [Notice("Defect, on purpose:", f"{card.defect}.", "leaks")] if card.defect else []
-    return Document("mechanism", card.name, [card.summary], sections, notices)
+    return Document("mechanism", card.name, [card.text.summary], sections, notices)
 
 
 def illustrated(entry: Entry) -> Document:
     """The card of a mechanism with its patterns, if it has any, after what it does."""
     report = document(card(entry))
     try:
-        shown = Section("Patterns", [patterns.heads(entry)])
+        shown = Section("Patterns", [patterns(entry)])
     except UserError:  # a plugin or a user's class may have no pattern
         return report
     place = 1 if entry.parts.body else 0
@@ -249,51 +290,3 @@ def list_document(entries: Sequence[Entry]) -> Document:
     more = "attnlab mechanisms show NAME prints the whole card, with its paper and its options."
     sections = [Section("Mechanisms", [Table("Mechanisms", "", columns, rows), Text([more])])]
     return Document("mechanisms", "Attention mechanisms", [], sections)
-
-
-# docs/mechanisms.md: the texts of the cards are Markdown already.
-
-_INTRODUCTION = f"""# The mechanisms
-
-Generated from the cards by `make docs`; do not edit. `attnlab mechanisms show NAME` prints a card.
-With `--error` it measures the distance from exact attention on random queries, keys and values, or
-with `--run RUN` on those of a trained model; with `--out DIR` it draws patterns and errors.
-
-Time is that of the paper, in tokens n, width d, and the mechanism's own sizes. Memory is measured:
-how the memory that training keeps per text grows from {_SHORT:,} to {_LONG:,} tokens. Cache and
-parameters are those of one layer of width {_N_EMBD} with {_N_HEAD} heads, made for {_BLOCK} tokens;
-the cache is what generation keeps of such a text."""
-
-
-def page() -> str:
-    """The page of all mechanisms that come with the package, without those of plugins and users' files."""
-    cards = [card(entry) for entry in entries() if entry.build.__module__.startswith(_PACKAGE)]
-    rows = [
-        (
-            f"[{card.name}](#{card.name})",
-            card.cost,
-            card.memory,
-            "yes" if card.causal else "no",
-            _cache_words(card.cache),
-            f"{card.parameters.layer:,}",
-            card.defect,
-        )
-        for card in cards
-    ]
-    table = markdown_table(("name", "time", "memory", "causal", "cache", "parameters", "defect"), rows)
-    return "\n\n".join([_INTRODUCTION, table, *map(_section, cards)]) + "\n"
-
-
-def _section(card: MechanismCard) -> str:
-    paper = f" Paper: [{card.paper}]({card.link})." if card.paper else ""
-    paragraphs = [card.summary + paper]
-    if card.defect:
-        paragraphs.append(f"**Defect:** {card.defect}.")
-    paragraphs += card.description.split("\n") if card.description else []
-    paragraphs += [f"**Costs:** {card.costs}", f"**Cannot:** {card.cannot}"]
-    paragraphs.append(f"**Its weights:** {_WEIGHTS[card.weights]}.")
-    wrapped = [textwrap.fill(text, _DOCS_WIDTH, break_long_words=False, break_on_hyphens=False) for text in paragraphs]
-    if card.options:
-        rows = [(option.name, option.type, str(option.default), option.meaning) for option in card.options]
-        wrapped.append(markdown_table(("option", "type", "default", "meaning"), rows))
-    return "\n\n".join([f"## {card.name}", *wrapped, f"```bash\n{card.usage}\n```"])

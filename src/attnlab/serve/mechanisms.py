@@ -176,7 +176,7 @@ def _entry(name: str) -> Entry:
 
 
 def _summary(entry: Entry) -> Mechanism:
-    from attnlab.measure import cards, patterns
+    from attnlab.measure import cards
 
     summary = Mechanism(
         name=entry.name,
@@ -190,7 +190,7 @@ def _summary(entry: Entry) -> Mechanism:
         source=f"{entry.build.__module__.replace('.', '/')}.py",
     )
     with suppress(UserError):  # a plugin may have no pattern
-        block = patterns.heads(entry)
+        block = cards.patterns(entry)
         head = block.heads[block.chosen or 0]
         cells, size = pattern_cells(head.pattern), 10 * len(head.pattern)
         return structs.replace(summary, cells=cells, size=size, pattern=head.name)
@@ -252,6 +252,7 @@ def _audited(report: Report, part: str = "audit", more: Sequence[Section] = ()) 
 def audit_pasted(options: Options, pasted: Pasted) -> Measured:
     """Audit a pasted class in a process with limits of time and memory."""
     from attnlab.course import classes
+    from attnlab.measure.audit import conclude
 
     if not options.allow_code:
         raise Forbidden("this server runs no pasted code: start it with attnlab serve --allow-code")
@@ -275,7 +276,7 @@ def audit_pasted(options: Options, pasted: Pasted) -> Measured:
     if measured.time_ratio is not None:
         words = f"{measured.time_ratio:.2f} times that of dot, for {_CLASS_TOKENS} tokens, forward and backward"
         more = [Section("Time", [Facts("", [("Time of a step", words)])])]
-    return _audited(replace(report, name=name, checks=checks, notes=notes), "class", more)
+    return _audited(conclude(name, checks, report.defect, report.lengths, report.forms, notes), "class", more)
 
 
 def _last_class(code: str) -> str:

@@ -12,8 +12,9 @@ inputs. A pass means that the tests found nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,14 +27,13 @@ from attnlab.errors import ConfigError, UserError, one_line, unknown
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.measure.audit import questions
 from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, influence, not_long, worst
-from attnlab.measure.audit.subject import NotTested, Size, Subject, all_forms, own_copy, randomize_zero_init
+from attnlab.measure.audit.subject import NotTested, Subject, all_forms, own_copy, randomize_zero_init
 from attnlab.report.document import Block, Cell, Column, Document, Facts, Row, Section, Table, Text
 from attnlab.report.words import plural
 from attnlab.store.runs import Run
 
 __all__ = [
     "CHECKS",
-    "AuditResult",
     "Check",
     "Report",
     "audit_any",
@@ -58,7 +58,7 @@ _EXCUSED = frozenset({"future", "gradient", "prefix", "cache", "padding"})
 _NOT_TESTED = "not tested"
 _BY_DESIGN = ("has no bidirectional form", "may see the future")  # reasons that need no mention
 
-Question = Callable[[Subject, Sequence[int]], Finding]
+Question = Callable[[Subject, Sequence[int]], Iterator[Finding]]
 
 # The questions, and the largest value that passes. At the edge of a block a token may have no later one to see.
 CHECKS: dict[str, tuple[Question, float]] = {
@@ -112,97 +112,57 @@ class Check:
     says: str
     by_position: tuple[float, ...] = ()
 
-    def withdrawn(self, why: str) -> Check:
-        """The same question without its answer."""
-        return replace(self, value=None, passed=None, says=f"{_NOT_TESTED}: {why}", by_position=())
-
-
-@dataclass(frozen=True)
-class AuditResult:
-    """An audit with its conclusions, as `attnlab audit --json` prints it."""
-
-    name: str
-    verdict: str
-    causal_leak: float | None
-    defect: str
-    faults: dict[str, str]
-    untested: dict[str, str]
-    checks: tuple[Check, ...]
-    leak_by_position: tuple[float, ...]
-    lengths: tuple[int, ...]
-    forms: tuple[str, ...]
-    notes: tuple[str, ...]
-
 
 @dataclass(frozen=True)
 class Report:
-    """The audit of one subject. `causal_leak` is None where the future may be seen."""
+    """The audit of one subject with its conclusions, as `attnlab audit --json` prints it; made by `conclude`."""
 
     name: str
+    verdict: Literal["pass", "fail", "declared", "not tested"]
+    causal_leak: float | None  # the largest share of an output that comes from later tokens; None where it may
+    defect: str
+    faults: dict[str, str]  # descriptions, by check
+    untested: dict[str, str]  # reasons, by check
     checks: tuple[Check, ...]
-    defect: str = ""
-    lengths: tuple[int, ...] = ()
-    forms: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    leak_by_position: tuple[float, ...]  # like causal_leak, of a text of up to 64 tokens
+    lengths: tuple[int, ...]
+    forms: tuple[str, ...]
+    notes: tuple[str, ...]
 
     @property
     def failing(self) -> list[Check]:
         """The checks that failed."""
         return [check for check in self.checks if check.passed is False]
 
-    @property
-    def verdict(self) -> Literal["pass", "fail", "declared", "not tested"]:
-        """declared: wrong in the way it declares; not tested: whether it sees the future is unknown."""
-        if self.defect:
-            return "declared" if self.failing and all(check.name in _EXCUSED for check in self.failing) else "fail"
-        if self.failing:
-            return "fail"
+
+def conclude(
+    name: str,
+    checks: Sequence[Check],
+    defect: str = "",
+    lengths: Sequence[int] = (),
+    forms: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Report:
+    """What follows from the checks.
+
+    The verdict is `declared` if it is wrong in the way it declares, and `not tested` if whether it sees the future is unknown.
+    """
+    faults = {check.name: check.says for check in checks if check.passed is False}
+    untested = {check.name: check.says.removeprefix(f"{_NOT_TESTED}: ") for check in checks if check.passed is None}
+    verdict: Literal["pass", "fail", "declared", "not tested"] = "fail" if faults else "pass"
+    if defect and not faults:
+        verdict, faults = "fail", {"declared": f"declares a defect that it does not have: {defect}"}
+    elif defect and faults.keys() <= _EXCUSED:
+        verdict = "declared"
+    elif not faults and {"future", "bidirectional"} <= untested.keys():
         # A causal subject is tested for leaks, a bidirectional one for seeing both ways.
-        return "not tested" if {"future", "bidirectional"} <= self.untested.keys() else "pass"
-
-    @property
-    def untested(self) -> dict[str, str]:
-        """The checks that could not be made, with the reasons."""
-        skipped = [check for check in self.checks if check.passed is None]
-        return {check.name: check.says.removeprefix(f"{_NOT_TESTED}: ") for check in skipped}
-
-    @property
-    def causal_leak(self) -> float | None:
-        """The largest share of an output that comes from later tokens, by change or by gradient."""
-        return max((check.value for check in self._of_future if check.value is not None), default=None)
-
-    @property
-    def leak_by_position(self) -> list[float]:
-        """The same for every position of a text of up to 64 tokens."""
-        rows = [check.by_position for check in self._of_future if check.by_position]
-        return [max(column) for column in zip(*rows, strict=True)]
-
-    @property
-    def _of_future(self) -> list[Check]:
-        return [check for check in self.checks if check.name in ("future", "gradient")]
-
-    @property
-    def faults(self) -> dict[str, str]:
-        """Descriptions of the faults, by check."""
-        if self.defect and not self.failing:
-            return {"declared": f"declares a defect that it does not have: {self.defect}"}
-        return {check.name: check.says for check in self.failing}
-
-    def result(self) -> AuditResult:
-        """The audit with its conclusions."""
-        return AuditResult(
-            self.name,
-            self.verdict,
-            self.causal_leak,
-            self.defect,
-            self.faults,
-            self.untested,
-            self.checks,
-            tuple(self.leak_by_position),
-            self.lengths,
-            self.forms,
-            self.notes,
-        )
+        verdict = "not tested"
+    of_future = [check for check in checks if check.name in ("future", "gradient")]
+    leak = max((check.value for check in of_future if check.value is not None), default=None)
+    rows = [check.by_position for check in of_future if check.by_position]
+    by_position = tuple(max(column) for column in zip(*rows, strict=True))
+    measured = (tuple(checks), by_position, tuple(lengths), tuple(forms), tuple(notes))
+    return Report(name, verdict, leak, defect, faults, untested, *measured)
 
 
 def is_failure(reports: Sequence[Report], named: bool) -> bool:
@@ -234,24 +194,21 @@ def answer(name: str, limit: float, asked: Iterable[Callable[[], Finding]]) -> C
 def _run_checks(subjects: Sequence[Subject], lengths: Sequence[int]) -> list[Check]:
     """Every question asked of every subject, at all lengths of the first and at two of the others."""
     pair = sorted({min((tokens for tokens in few(lengths) if tokens > 2), default=lengths[0]), max(not_long(lengths))})
-
-    def ask(name: str, number: int) -> Callable[[], Finding]:
-        asked = pair if number else lengths if name in _EVERY_LENGTH else few(lengths)
-        return lambda: beyond_rounding(*CHECKS[name], subjects[number], asked)
-
-    return [
-        answer(name, limit, [ask(name, number) for number in range(len(subjects))])
-        for name, (_, limit) in CHECKS.items()
-    ]
+    checks = []
+    for name, (question, limit) in CHECKS.items():
+        first = lengths if name in _EVERY_LENGTH else few(lengths)
+        asked = [(subject, pair if number else first) for number, subject in enumerate(subjects)]
+        checks.append(answer(name, limit, [partial(beyond_rounding, question, limit, *each) for each in asked]))
+    return checks
 
 
-def beyond_rounding(check: Question, limit: float, subject: Subject, lengths: Sequence[int]) -> Finding:
-    """The answer; if it is small enough to be rounding, the answer in float64."""
-    finding = check(subject, lengths)
+def beyond_rounding(question: Question, limit: float, subject: Subject, lengths: Sequence[int]) -> Finding:
+    """The worst finding; if it is small enough to be rounding, that in float64."""
+    finding = worst(question(subject, lengths))
     if not limit < finding.value < _DOUBT:
         return finding
     try:
-        return check(subject.in_double(), lengths)
+        return worst(question(subject.in_double(), lengths))
     except Exception:  # made for float32 only: the first answer counts
         return finding
 
@@ -285,14 +242,16 @@ def _audit(
     lengths, refused = _usable_lengths(subjects[0], longest)
     forms = tuple(subject.form for subject in subjects)
     if not lengths:
-        failed = Check("responds", None, 0.0, False, refused[0])
-        return Report(name, (failed,), defect, forms=forms, notes=tuple(notes))
+        return conclude(name, [Check("responds", None, 0.0, False, refused[0])], defect, forms=forms, notes=notes)
     checks = [*_run_checks(subjects, lengths), answer("tied", 0.0, [lambda: ties(lengths[0])])]
     several = [tokens for tokens in lengths if tokens > 1]
     if len(several) < _SEVERAL:
-        why = f"runs at {len(several)} of the lengths tried beyond one token, and {_SEVERAL} are needed"
-        checks = [check.withdrawn(why) if check.passed and check.name in _OF_TIME else check for check in checks]
-    return Report(name, tuple(checks), defect, tuple(lengths), forms, (*notes, *refused))
+        why = f"{_NOT_TESTED}: runs at {len(several)} of the lengths tried beyond one token, and {_SEVERAL} are needed"
+        checks = [
+            Check(check.name, None, check.limit, None, why) if check.passed and check.name in _OF_TIME else check
+            for check in checks
+        ]
+    return conclude(name, checks, defect, lengths, forms, [*notes, *refused])
 
 
 # What can be audited
@@ -300,14 +259,14 @@ def _audit(
 
 def audit_mechanism(name: str, *, n_embd: int = 32, n_head: int = 2, length: int = LONGEST) -> Report:
     """Audit an attention mechanism by its name, or a class in a file, path.py:Class."""
-    entry, size = registry.find("mechanism", name), Size(n_embd, n_head, length)
+    entry, sizes = registry.find("mechanism", name), (n_embd, n_head, length)
     if isinstance(entry.build, nn.Module):
         return audit_module(entry.build, n_embd=n_embd, length=length, name=name)
     with torch.random.fork_rng(devices=[]):
-        subjects, notes = all_forms(entry, size)
+        subjects, notes = all_forms(entry, sizes)
 
         def ties(_: int) -> Finding:
-            layers = nn.ModuleList(entry.make(size.of_mechanism) for _ in range(_LAYERS))
+            layers = nn.ModuleList(entry.make(sizes) for _ in range(_LAYERS))
             return questions.tied(layers, between_layers=True)
 
         return _audit(entry.name, subjects, length, ties, entry.defect, notes)

@@ -55,7 +55,7 @@ def difference(first: Tensor, other: Tensor) -> float:
     return min((first - other).abs().max().item() / max(size, 1e-30), 2.0)
 
 
-def _steps_between(before: Tensor, after: Tensor) -> Tensor:
+def steps_between(before: Tensor, after: Tensor) -> Tensor:
     """How far every output moves (B T); outputs that were not finite before are ignored."""
     steps = (after - before).abs().nan_to_num(nan=1e30, posinf=1e30).where(before.isfinite(), 0)
     return steps.detach().amax(2)
@@ -63,7 +63,7 @@ def _steps_between(before: Tensor, after: Tensor) -> Tensor:
 
 def moved(before: Tensor, after: Tensor) -> Tensor:
     """How far the output at every position moves (T), in the text where it moves most."""
-    return _steps_between(before, after).amax(0)
+    return steps_between(before, after).amax(0)
 
 
 def relative(steps: Tensor, freely: Tensor, size: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def future_leak_at_all_cuts(subject: Subject, setting: Setting) -> Tensor:
         at_once = max(1, min(_PAIRS_FORWARD // tokens**2, _NUMBERS // (tokens * max(subject.width, y.shape[-1]))))
         for cuts in torch.arange(tokens - 1).split(at_once):
             later = places > cuts[:, None]
-            steps = _steps_between(y, subject.run(opposite_tokens(subject, x, cuts, later)))
+            steps = steps_between(y, subject.run(opposite_tokens(subject, x, cuts, later)))
             leaks[cuts] = relative(steps, freely, size).where(~later, 0).to(leaks)
     return leaks
 
@@ -169,13 +169,6 @@ def future_share(influences: Tensor, asked: Sequence[int]) -> Tensor:
     return future / (future + allowed).clamp_min(1e-12 * influences.max().item() + 1e-30)
 
 
-def gradient_leak(subject: Subject, setting: Setting, asked: Sequence[int]) -> Tensor:
-    """The share of later tokens in every output asked for (asked)."""
-    x = subject.draw(1, setting.tokens, setting.norm, setting.seed)
-    with subject.mode(setting.training):
-        return future_share(influence(subject, x, asked, setting.seed), asked)
-
-
 # Where to look, and the worst finding
 
 _NORMS = (1.0, 0.01, 100.0)
@@ -220,11 +213,11 @@ def not_long(lengths: Sequence[int]) -> list[int]:
     return [tokens for tokens in lengths if tokens <= _LONG] or [min(lengths)]
 
 
-def settings(subject: Subject, lengths: Sequence[int]) -> Iterator[Setting]:
+def settings(subject: Subject, lengths: Sequence[int], norms: Sequence[float] = _NORMS) -> Iterator[Setting]:
     """Every length in both modes, and the shorter ones in every norm; a batch of one in train(), of two in eval()."""
     for tokens in lengths:
         several = not subject.reads_ids and tokens <= max(RULER, min(lengths))
-        for number, norm in enumerate(_NORMS if several else _NORMS[:1]):
+        for number, norm in enumerate(norms if several else norms[:1]):
             for training in (False, True):
                 yield Setting(tokens, norm, training, rows=1 if training else 2, seed=number)
 

@@ -181,27 +181,6 @@ _Options = dict[str, object]
 _BACKBONE: _Options = {"rotary": True, "qk_norm": True, "bias": True}
 
 
-@dataclass(frozen=True)
-class Size:
-    """Sizes of the mechanisms that are built; `length` is their block size."""
-
-    n_embd: int = 32
-    n_head: int = 2
-    length: int = 320
-
-    def __post_init__(self) -> None:
-        for name in ("n_embd", "n_head", "length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.n_embd % (2 * self.n_head):
-            raise ConfigError(f"n_embd ({self.n_embd}) must be an even multiple of n_head ({self.n_head})")
-
-    @property
-    def of_mechanism(self) -> tuple[int, int, int]:
-        """n_embd, n_head and block_size."""
-        return self.n_embd, self.n_head, self.length
-
-
 def _alternatives(entry: Entry) -> Iterator[_Options]:
     """Every option with a choice of values, at each value that is not its default."""
     try:
@@ -214,8 +193,16 @@ def _alternatives(entry: Entry) -> Iterator[_Options]:
         yield from ({name: value} for value in values if value != parameter.default)
 
 
-def all_forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
-    """All forms of a mechanism, and notes on those that cannot be built; no zeros are left in all but the first."""
+def all_forms(entry: Entry, sizes: tuple[int, int, int]) -> tuple[list[Subject], list[str]]:
+    """All forms of a mechanism, and notes on those that cannot be built; no zeros are left in all but the first.
+
+    `sizes` are n_embd, n_head and the length, which becomes the block size.
+    """
+    for name, size in zip(("n_embd", "n_head", "length"), sizes, strict=True):
+        if size < 1:
+            raise ConfigError(f"{name} must be at least 1, not {size}")
+    if sizes[0] % (2 * sizes[1]):
+        raise ConfigError(f"n_embd ({sizes[0]}) must be an even multiple of n_head ({sizes[1]})")
     changed: list[tuple[_Options, _Options]] = [({}, options) for options in _alternatives(entry)]
     one_way = [({}, {}), (_BACKBONE, {}), *changed] if entry.causal else []  # what the backbone passes, and options
     both_ways = [({}, {}), *changed] if entry.accepts("causal") or not entry.causal else []
@@ -226,7 +213,7 @@ def all_forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
         form = " ".join(["causal" if causal else "bidirectional", *words])
         torch.manual_seed(seed)
         try:
-            module = own_copy(entry.make(size.of_mechanism, options, causal=causal, dropout=0.0, **shared))
+            module = own_copy(entry.make(sizes, options, causal=causal, dropout=0.0, **shared))
         except ConfigError as error:
             if seed == 0:
                 raise
@@ -234,5 +221,5 @@ def all_forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
             continue
         if seed:
             randomize_zero_init(module)
-        subjects.append(Subject(module, size.n_embd, causal=causal, form=form))
+        subjects.append(Subject(module, sizes[0], causal=causal, form=form))
     return subjects, notes

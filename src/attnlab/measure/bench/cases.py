@@ -10,7 +10,7 @@ All cases of a length get the same tensors, laid out as in a model: tokens befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -240,20 +240,3 @@ def _core(case: Case, inputs: Inputs) -> Work:
 def _naive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     """Attention as papers define it, with every weight in memory."""
     return ops.attention_pattern(q, k, ops.visible(q.shape[2], k.shape[2], None, causal)) @ v
-
-
-def saved_bytes(forward: Callable[[], Tensor], own: Iterable[Tensor]) -> int:
-    """The bytes that a forward pass keeps for the backward pass, without tensors that are there anyway."""
-    known = {tensor.untyped_storage().data_ptr() for tensor in own}
-    kept: dict[int, int] = {}
-
-    def keep(x: Tensor) -> Tensor:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in known:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        held = forward()
-    del held  # only now: the address of a freed storage is used again
-    return sum(kept.values())
