@@ -63,7 +63,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 docs: setup
-	$(BIN)/python tools/mechanisms.py > docs/.new.md && mv docs/.new.md docs/mechanisms.md
+	$(BIN)/python tools/mechanism_cards.py > docs/.new.md && mv docs/.new.md docs/mechanisms.md
 	$(BIN)/python tools/api.py > docs/.new.md && mv docs/.new.md docs/api.md
 
 bench-peers:

@@ -90,7 +90,7 @@ def test_papers_have_links() -> None:
 
 def test_the_page_is_fresh() -> None:
     written = (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8")
-    page = runpy.run_path(str(ROOT / "tools/mechanisms.py"))["page"]()
+    page = runpy.run_path(str(ROOT / "tools/mechanism_cards.py"))["page"]()
     assert written == page, "docs/mechanisms.md is stale: run `make docs`"
 
 

@@ -1,6 +1,6 @@
 """The card of a mechanism: its docstring, measured figures (parameters, memory in training, cache in generation), patterns.
 
-Shown by `attnlab mechanisms show` and by the page; tools/mechanisms.py writes docs/mechanisms.md from them.
+Shown by `attnlab mechanisms show` and by the page; tools/mechanism_cards.py writes docs/mechanisms.md from them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """docs/mechanisms.md: the cards of all mechanisms that come with the package, without those of plugins and users' files.
 
-    python tools/mechanisms.py > docs/mechanisms.md
+    python tools/mechanism_cards.py > docs/mechanisms.md
 
 The texts of the cards are Markdown already.
 """
