@@ -24,8 +24,7 @@ def _pool(helpers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(helpers, thread_name_prefix="attnlab")
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not outlive a fork
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not outlive a fork
 
 
 def in_parts(work: Callable[[int, int], Any], count: int, threads: int) -> list[Any]:

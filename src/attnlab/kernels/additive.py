@@ -158,12 +158,8 @@ class _Piece(NamedTuple):
     seen: slice
     r: Tensor
     pattern: Tensor
+    weights: Tensor  # the pattern after dropout
     kept: Tensor | None  # dropout mask of the pattern, scaled
-
-    @property
-    def weights(self) -> Tensor:
-        """The pattern after dropout."""
-        return self.pattern if self.kept is None else self.pattern * self.kept
 
 
 def _pieces(problem: Problem) -> Iterator[_Piece]:
@@ -182,7 +178,7 @@ def _pieces(problem: Problem) -> Iterator[_Piece]:
         kept = None
         if problem.dropout:
             kept = (torch.rand(pattern.shape, generator=chance) >= problem.dropout).to(r) / (1 - problem.dropout)
-        yield _Piece(rows, asked, seen, r, pattern, kept)
+        yield _Piece(rows, asked, seen, r, pattern, pattern if kept is None else pattern * kept, kept)
 
 
 def _cuts(problem: Problem) -> Iterator[tuple[slice, slice, slice]]:

@@ -126,8 +126,6 @@ def private_folder() -> Path:
 
 def _is_private(path: Path) -> bool:
     """Whether a file or folder belongs to this user and nobody else can write to it; a link is never private."""
-    if not hasattr(os, "geteuid"):
-        return True  # a system without these permissions
     status = path.lstat()
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077
 

@@ -378,10 +378,10 @@ def _error_chart(measured: Approximation, sample: str) -> Chart:
     series = []
     for form, knob in itertools.product((*measured.forms, PROJECTED), measured.knobs):
         if rows := measured.curve(sample, form, knob):
-            spreads = ((row.median, row.low, row.high) for row in rows)
-            lines = ([max(error, _LEAST) for error in line] for line in zip(*spreads, strict=True))
+            spreads = [[max(error, _LEAST) for error in (row.median, row.low, row.high)] for row in rows]
+            y, low, high = map(list, zip(*spreads, strict=True))
             name = form or (knob if len(measured.knobs) > 1 else measured.name)
-            series.append(Series(name, [float(row.value) for row in rows], *lines))
+            series.append(Series(name, [float(row.value) for row in rows], y, low, high))
     values = [value for line in series for value in line.x]
     series.append(Series(MEAN, [min(values), max(values)], 2 * [measured.curve(sample, MEAN)[0].median]))
     x_axis, y_axis = Axis(" or ".join(measured.knobs), log=True), Axis("relative error of the output", log=True)

@@ -26,23 +26,11 @@ from attnlab.config import preset_names, resolve
 from attnlab.errors import ConfigError, UserError, one_line, unknown
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.measure.audit import questions
-from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, influence, not_long, worst
+from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, not_long, worst
 from attnlab.measure.audit.subject import NotTested, Subject, all_forms, own_copy, randomize_zero_init
 from attnlab.report.document import Block, Cell, Column, Document, Facts, Row, Section, Table, Text
 from attnlab.report.words import plural
 from attnlab.store.runs import Run
-
-__all__ = [
-    "CHECKS",
-    "Check",
-    "Report",
-    "audit_any",
-    "audit_mechanism",
-    "audit_module",
-    "document",
-    "influence",
-    "is_failure",
-]
 
 # Powers of two, where blocks end, and their neighbours; a length that is near none; and the longest.
 LENGTHS = tuple(sorted({2**k + step for k in range(1, 10) for step in (-1, 0, 1)} | {150}))
@@ -103,7 +91,7 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One question and its answer; without a value it was not or could not be answered (`says` why)."""
+    """One question and its answer; if `passed` is None it was not or could not be answered (`says` why)."""
 
     name: str
     value: float | None
@@ -148,7 +136,7 @@ def conclude(
     The verdict is `declared` if it is wrong in the way it declares, and `not tested` if whether it sees the future is unknown.
     """
     faults = {check.name: check.says for check in checks if check.passed is False}
-    untested = {check.name: check.says.removeprefix(f"{_NOT_TESTED}: ") for check in checks if check.passed is None}
+    untested = {check.name: check.says for check in checks if check.passed is None}
     verdict: Literal["pass", "fail", "declared", "not tested"] = "fail" if faults else "pass"
     if defect and not faults:
         verdict, faults = "fail", {"declared": f"declares a defect that it does not have: {defect}"}
@@ -185,7 +173,7 @@ def answer(name: str, limit: float, asked: Iterable[Callable[[], Finding]]) -> C
         except Exception as error:  # whatever a user's module may raise
             return Check(name, None, limit, False, f"raises {one_line(error)}")
     if not findings:
-        return Check(name, None, limit, None, f"{_NOT_TESTED}: {reasons[0]}")
+        return Check(name, None, limit, None, reasons[0])
     first = worst(findings)
     passed = first.value <= limit
     return Check(name, first.value, limit, passed, "" if passed else first.says, first.by_position)
@@ -246,7 +234,7 @@ def _audit(
     checks = [*_run_checks(subjects, lengths), answer("tied", 0.0, [lambda: ties(lengths[0])])]
     several = [tokens for tokens in lengths if tokens > 1]
     if len(several) < _SEVERAL:
-        why = f"{_NOT_TESTED}: runs at {len(several)} of the lengths tried beyond one token, and {_SEVERAL} are needed"
+        why = f"runs at {len(several)} of the lengths tried beyond one token, and {_SEVERAL} are needed"
         checks = [
             Check(check.name, None, check.limit, None, why) if check.passed and check.name in _OF_TIME else check
             for check in checks

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import pairwise, product
 
 import torch
@@ -382,12 +382,10 @@ def _called_again(module: nn.Module, run: Callable[[], object]) -> dict[str, int
         if len([inner for inner in part.modules() if inner._parameters]) > 1:
             calls[blocks[part]] += 1
 
-    handles = [part.register_forward_pre_hook(count) for part in blocks]
-    try:
+    with ExitStack() as hooks:
+        for part in blocks:
+            hooks.enter_context(part.register_forward_pre_hook(count))
         run()
-    finally:
-        for handle in handles:
-            handle.remove()
     again = {name: number for name, number in calls.items() if number > 1}
     return {name: n for name, n in again.items() if not any(name.startswith(f"{above}.") for above in again)}
 

@@ -83,7 +83,7 @@ class Subject:
             out = _tensor_of(self.call(tokens if vectors is None else vectors, **arguments))
         else:
             assert self.embedding is not None
-            with _fed(self.embedding, vectors):
+            with self.embedding.register_forward_hook(lambda *_: vectors):
                 out = _tensor_of(self.call(tokens, **arguments))
         if out.ndim != 3 or out.shape[:2] != tokens.shape[:2]:
             raise UserError(
@@ -125,16 +125,6 @@ class Subject:
         if self.module is None:
             raise NotTested("a plain function has one precision")
         return replace(self, call=copy.deepcopy(self.module).double(), dtype=torch.float64)
-
-
-@contextmanager
-def _fed(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
-    """Have an embedding return these vectors."""
-    handle = embedding.register_forward_hook(lambda *_: vectors)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _tensor_of(answer: Any) -> Tensor:

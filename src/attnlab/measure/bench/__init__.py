@@ -133,7 +133,7 @@ class BenchResult:
             cells = []
             for point in row.points:
                 if point.seconds is None:
-                    cells.append(Cell(_reason(point.skipped)))
+                    cells.append(Cell("skipped" if point.skipped else NOTHING))
                 elif is_baseline or point.tokens not in row.ratios:
                     cells.append(Cell(_milliseconds(point.seconds), point.seconds))
                 else:
@@ -145,7 +145,7 @@ class BenchResult:
     def _memory_table(self) -> Table:
         def cell(point: Point) -> Cell:
             if point.bytes is None:
-                return Cell(_reason(point.skipped))
+                return Cell("skipped" if point.skipped else NOTHING)
             megabytes = point.bytes / 1e6
             return Cell(f"{megabytes:,.0f}" if megabytes >= 10 else f"{megabytes:.1f}", point.bytes)
 
@@ -219,13 +219,6 @@ def crossover_text(by_length: Mapping[int, float]) -> str:
     if tokens is None:
         return f"never up to {max(by_length):,}"
     return f"{tokens:,.0f}" if tokens > min(by_length) else f"{tokens:,.0f} or less"
-
-
-def _reason(skipped: str) -> str:
-    for beginning, short in (("would take", "slow"), ("would need", "big"), ("needs more than", "big")):
-        if skipped.startswith(beginning):
-            return short
-    return "failed" if skipped else NOTHING
 
 
 def _milliseconds(seconds: float) -> str:
