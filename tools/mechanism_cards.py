@@ -9,7 +9,20 @@ from __future__ import annotations
 
 import textwrap
 
-from attnlab.measure.cards import BLOCK, LONG, N_EMBD, N_HEAD, SHORT, WEIGHTS, MechanismCard, cache_words, card, entries
+from attnlab.measure.cards import (
+    BLOCK,
+    LONG,
+    N_EMBD,
+    N_HEAD,
+    SHORT,
+    WEIGHTS,
+    cache_words,
+    entries,
+    figures,
+    link,
+    usage,
+)
+from attnlab.registry import Entry
 from attnlab.report.text import markdown_table
 
 WIDTH = 100
@@ -27,37 +40,40 @@ the cache is what generation keeps of such a text."""
 
 def page() -> str:
     """The whole page."""
-    cards = [card(entry) for entry in entries() if entry.build.__module__.startswith("attnlab.mechanisms.")]
+    listed = [entry for entry in entries() if entry.build.__module__.startswith("attnlab.mechanisms.")]
     rows = [
         (
-            f"[{card.name}](#{card.name})",
-            card.cost,
-            card.memory,
-            "yes" if card.causal else "no",
-            cache_words(card.cache),
-            f"{card.parameters:,}",
-            card.defect,
+            f"[{entry.name}](#{entry.name})",
+            entry.cost,
+            figures(entry).memory,
+            "yes" if entry.causal else "no",
+            cache_words(figures(entry).cache),
+            f"{figures(entry).parameters:,}",
+            entry.defect,
         )
-        for card in cards
+        for entry in listed
     ]
     table = markdown_table(("name", "time", "memory", "causal", "cache", "parameters", "defect"), rows)
-    return "\n\n".join([INTRODUCTION, table, *map(section, cards)]) + "\n"
+    return "\n\n".join([INTRODUCTION, table, *map(section, listed)]) + "\n"
 
 
-def section(card: MechanismCard) -> str:
+def section(entry: Entry) -> str:
     """One mechanism."""
-    paper = f" Paper: [{card.paper}]({card.link})." if card.paper else ""
-    paragraphs = [card.text.summary + paper]
-    if card.defect:
-        paragraphs.append(f"**Defect:** {card.defect}.")
-    paragraphs += card.text.body.split("\n") if card.text.body else []
-    paragraphs += [f"**Costs:** {card.text.costs}", f"**Cannot:** {card.text.cannot}"]
-    paragraphs.append(f"**Its weights:** {WEIGHTS[card.weights]}.")
-    wrapped = [textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False) for text in paragraphs]
-    if card.options:
-        rows = [(option.name, option.type, str(option.default), option.meaning) for option in card.options]
+    text, options = entry.parts, entry.described()
+    paper = f" Paper: [{entry.paper}]({link(entry.paper)})." if entry.paper else ""
+    paragraphs = [text.summary + paper]
+    if entry.defect:
+        paragraphs.append(f"**Defect:** {entry.defect}.")
+    paragraphs += text.body.split("\n") if text.body else []
+    paragraphs += [f"**Costs:** {text.costs}", f"**Cannot:** {text.cannot}"]
+    paragraphs.append(f"**Its weights:** {WEIGHTS[entry.weights]}.")
+    wrapped = [
+        textwrap.fill(paragraph, WIDTH, break_long_words=False, break_on_hyphens=False) for paragraph in paragraphs
+    ]
+    if options:
+        rows = [(option.name, option.type, str(option.default), option.meaning) for option in options]
         wrapped.append(markdown_table(("option", "type", "default", "meaning"), rows))
-    return "\n\n".join([f"## {card.name}", *wrapped, f"```bash\n{card.usage}\n```"])
+    return "\n\n".join([f"## {entry.name}", *wrapped, f"```bash\n{usage(entry)}\n```"])
 
 
 if __name__ == "__main__":

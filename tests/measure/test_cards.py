@@ -17,7 +17,7 @@ from attnlab.lm.model import make_attention
 from attnlab.measure import approximation, audit, cards
 from attnlab.measure.approximation import random_source
 from attnlab.measure.audit import audit_module
-from attnlab.measure.cards import card, entries, link
+from attnlab.measure.cards import entries, figures, link, usage
 from attnlab.registry import Card
 from attnlab.report.document import Document
 from attnlab.report.html import as_html
@@ -47,20 +47,20 @@ def test_a_class_without_a_docstring_has_an_empty_card() -> None:
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 def test_every_card_is_complete(entry: registry.Entry) -> None:
-    shown = card(entry)
-    assert shown.text.summary
-    assert shown.text.costs
-    assert shown.text.cannot
-    assert shown.cost
-    assert "\n" not in shown.text.summary
-    assert all(option.meaning and option.type for option in shown.options)
+    text = entry.parts
+    assert text.summary
+    assert text.costs
+    assert text.cannot
+    assert entry.cost
+    assert "\n" not in text.summary
+    assert all(option.meaning and option.type for option in entry.described())
     assert set(entry.knobs) <= set(entry.options)
-    assert not entry.paper or shown.link.startswith("https://")
+    assert not entry.paper or link(entry.paper).startswith("https://")
 
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 def test_the_command_on_a_card_is_understood_and_builds_a_model(entry: registry.Entry) -> None:
-    function, bound, _ = cli.app.parse_args(shlex.split(card(entry).usage)[1:], exit_on_error=False, print_error=False)
+    function, bound, _ = cli.app.parse_args(shlex.split(usage(entry))[1:], exit_on_error=False, print_error=False)
     assert function is cli.train.pretrain
     given: dict[str, Any] = cli.train.collect(
         bound.arguments.get("given", cli.train.NONE), bound.arguments["mechanism"], None
@@ -72,7 +72,7 @@ def test_the_command_on_a_card_is_understood_and_builds_a_model(entry: registry.
 
 
 def test_parameters_cache_and_memory_are_counted() -> None:
-    counted = {name: card(FIND[name]) for name in ("dot", "shared_qkv", "gqa", "zero_mask", "performer", "sliding")}
+    counted = {name: figures(FIND[name]) for name in ("dot", "shared_qkv", "gqa", "zero_mask", "performer", "sliding")}
     assert counted["dot"].parameters == 4 * 256 * 256
     assert counted["shared_qkv"].parameters == 2 * 256 * 256
     assert counted["dot"].cache == {"64": 2 * 64 * 256, "128": 2 * 128 * 256}
@@ -138,7 +138,8 @@ def test_errors_as_json_without_a_knob(capsys: pytest.CaptureFixture[str]) -> No
     assert call("mechanisms", "show", "linear", "--error", "--draws", "2", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["name"] == "linear"
-    assert shown["out"] is None
+    assert shown["parameters"] == 4 * 256 * 256
+    assert shown["usage"].startswith("attnlab pretrain --mechanism linear")
     assert shown["error"]["knobs"] == []
     assert shown["error"]["samples"] == ["std 0.5", "std 1", "std 2"]
     assert {row["form"] for row in shown["error"]["rows"]} == {"", "mean of the values"}
@@ -189,13 +190,13 @@ def test_a_class_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path) -> No
         "        return q @ k\n"
     )
     with pytest.raises(ConfigError, match="cannot be run .* says where"):
-        card(registry.find("mechanism", f"{tmp_path}/bad.py:Broken"))
+        figures(registry.find("mechanism", f"{tmp_path}/bad.py:Broken"))
 
 
 def test_every_measurement_is_a_document_in_every_form() -> None:
     reports = [audit_module(lambda x: x.cumsum(1), n_embd=4, length=8), audit_module(lambda x: x, n_embd=4, length=4)]
     for document in (
-        cards.document(card(FIND["zero_mask"])),
+        cards.document(FIND["zero_mask"]),
         cards.list_document(OWN),
         approximation.document(approximation.examine(FIND["performer"], random_source((0.5,), tokens=16), draws=1)),
         audit.document(reports),

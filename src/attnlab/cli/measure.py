@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attnlab.report.document import Document
 
 _LARGE = 2**28  # parameters; FLOPs of a larger model are counted only if a length is given
+_DECLARED = ("name", "card", "paper", "cost", "causal", "defect", "weights", "knobs")  # of a mechanism, as JSON
 
 
 @contextmanager
@@ -75,7 +76,6 @@ def audit(
     """
     from attnlab import registry
     from attnlab.measure.audit import audit_any, document, is_failure
-    from attnlab.report.screen import show_all
 
     if length < 4:
         raise UserError(f"--length must be at least 4, not {length}: leaks are tested at several lengths")
@@ -84,10 +84,7 @@ def audit(
     for name in asked:
         with errors.status(f"auditing {name}"), _stdout_to_stderr():
             reports.append(audit_any(name, n_embd=n_embd, n_head=n_head, length=length, trust_code=trust_code))
-    if json:
-        show_json(reports)
-    else:
-        show_all(document(reports), console)
+    _deliver(document(reports), reports, None, json)
     if is_failure(reports, named=bool(names)):
         raise SystemExit(1)
 
@@ -146,7 +143,7 @@ def bench(
         files = {"json": encode(result), "md": as_markdown(report).encode(), "html": as_html(report).encode()}
         named = {f"{report.kind}.{ending}": content for ending, content in files.items()}
         write_folder(out, "bench", named, about="a benchmark")
-    _deliver(report, vars(result), out, json)
+    _deliver(report, result, out, json)
 
 
 def _show_progress(what: str) -> None:
@@ -156,12 +153,12 @@ def _show_progress(what: str) -> None:
     sys.stderr.flush()
 
 
-def _deliver(report: Document, values: Mapping[str, object], out: Path | None, json: bool) -> None:
-    """Print a report, or its values as JSON, and the folder that was written."""
+def _deliver(report: Document, record: object, out: Path | None, json: bool) -> None:
+    """Print a report and the folder that was written, or its record as JSON."""
     from attnlab.report.screen import show_all
 
     if json:
-        show_json({**values, "out": None if out is None else str(out)})
+        show_json(record)
         return
     show_all(report, console)
     if out is not None:
@@ -221,14 +218,10 @@ app.command(_mechanisms_app)
 def mechanisms(*, json: opt.Json = False) -> None:
     """List the attention mechanisms."""
     from attnlab.measure import cards
-    from attnlab.report.screen import show_all
 
     entries = cards.entries()
-    if json:
-        keys = ("name", "card", "paper", "cost", "causal", "defect", "weights", "knobs")
-        show_json([{key: getattr(entry, key) for key in keys} for entry in entries])
-    else:
-        show_all(cards.list_document(entries), console)
+    listed = [{key: getattr(entry, key) for key in _DECLARED} for entry in entries]
+    _deliver(cards.list_document(entries), listed, None, json)
 
 
 @_mechanisms_app.command(name="show")
@@ -264,7 +257,7 @@ def mechanisms_show(
         raise UserError("--run chooses the queries and keys of --error: add --error")
     if out:
         refuse_existing(out)
-    measured, report = None, cards.document(cards.card(entry))
+    measured, report = None, cards.document(entry)
     if error:
         source = (
             approximation.run_source(run, seed, trust_code=trust_code)
@@ -280,4 +273,6 @@ def mechanisms_show(
             files["error.json"] = encode(measured)
         files["mechanism.html"] = as_html(page).encode()
         write_folder(out, "approximation", files, about="patterns and errors of a mechanism")
-    _deliver(report, {**vars(cards.card(entry)), "error": measured}, out, json)
+    declared = {key: getattr(entry, key) for key in _DECLARED}
+    shown = {**declared, "options": entry.described(), "usage": cards.usage(entry), **vars(cards.figures(entry))}
+    _deliver(report, {**shown, "error": measured}, out, json)

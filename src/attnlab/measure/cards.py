@@ -32,20 +32,9 @@ _TOY = 32  # tokens of the toy text whose patterns are shown, few enough to name
 
 
 @dataclass(frozen=True)
-class MechanismCard:
-    """What a mechanism declares, and what was measured by running a layer of it."""
+class Figures:
+    """What was measured by running a layer of a mechanism."""
 
-    name: str
-    text: registry.Card  # its docstring
-    cost: str
-    paper: str
-    link: str
-    causal: bool
-    defect: str
-    weights: str
-    knobs: tuple[str, ...]
-    options: tuple[Option, ...]
-    usage: str  # a command that trains with the mechanism and shows how its main option is set
     parameters: int
     memory: str  # what training retains of a text grows with: n or n²
     cache: dict[str, int]  # numbers retained in generation, by tokens read; empty if there is no cache
@@ -61,7 +50,8 @@ def link(paper: str) -> str:
     return f"https://arxiv.org/abs/{paper.removeprefix('arXiv:')}" if paper.startswith("arXiv:") else paper
 
 
-def _usage(entry: Entry) -> str:
+def usage(entry: Entry) -> str:
+    """A command that trains with the mechanism and shows how its main option is set."""
     command, options = f"attnlab pretrain --mechanism {entry.name}", entry.described()
     if not options:
         return command
@@ -82,25 +72,10 @@ def _example(entry: Entry, option: Option) -> object:
 
 
 @functools.cache
-def card(entry: Entry) -> MechanismCard:
-    """The card of a mechanism; a user's class that cannot be run is refused in one line."""
+def figures(entry: Entry) -> Figures:
+    """The figures of a mechanism; a user's class that cannot be run is refused in one line."""
     try:
-        return MechanismCard(
-            entry.name,
-            entry.parts,
-            entry.cost,
-            entry.paper,
-            link(entry.paper),
-            entry.causal,
-            entry.defect,
-            entry.weights,
-            entry.knobs,
-            tuple(entry.described()),
-            _usage(entry),
-            _count_parameters(entry),
-            _memory_growth(entry),
-            _cache_sizes(entry),
-        )
+        return Figures(_count_parameters(entry), _memory_growth(entry), _cache_sizes(entry))
     except RuntimeError as error:
         if ".py:" not in entry.name:
             raise
@@ -236,41 +211,42 @@ def cache_words(sizes: Mapping[str, int]) -> str:
     return f"{whole:,} numbers" + (", however long the text" if half == whole else f" at {BLOCK} tokens, growing")
 
 
-def document(card: MechanismCard) -> Document:
-    """A card as a report."""
-    causal = f"meant to be, and is not: attnlab audit {card.name}" if card.defect else "yes"
+def document(entry: Entry) -> Document:
+    """The card of a mechanism as a report."""
+    text, measured, options = entry.parts, figures(entry), entry.described()
+    causal = f"meant to be, and is not: attnlab audit {entry.name}" if entry.defect else "yes"
     facts = {
-        "Costs": card.text.costs,
-        "Cannot": card.text.cannot,
-        "Weights": WEIGHTS[card.weights],
-        "Time": card.cost,
-        "Memory": f"grows with {card.memory} in training (measured)",
-        "Cache": cache_words(card.cache),
+        "Costs": text.costs,
+        "Cannot": text.cannot,
+        "Weights": WEIGHTS[entry.weights],
+        "Time": entry.cost,
+        "Memory": f"grows with {measured.memory} in training (measured)",
+        "Cache": cache_words(measured.cache),
         "Parameters": (
-            f"{card.parameters:,} per layer of width {N_EMBD}, {N_HEAD} heads, block {BLOCK};"
+            f"{measured.parameters:,} per layer of width {N_EMBD}, {N_HEAD} heads, block {BLOCK};"
             f" dot has {_count_parameters(registry.find('mechanism', 'dot')):,}"
         ),
-        "Causal": causal if card.causal else "no: it cannot be trained as a language model",
-        "Paper": card.link,
+        "Causal": causal if entry.causal else "no: it cannot be trained as a language model",
+        "Paper": link(entry.paper),
     }
     sections = [Section("Card", [Facts("", [(name, value) for name, value in facts.items() if value])])]
-    if card.text.body:
-        sections.insert(0, Section("What it does", [Text([line]) for line in card.text.body.split("\n")]))
-    if card.options:
+    if text.body:
+        sections.insert(0, Section("What it does", [Text([line]) for line in text.body.split("\n")]))
+    if options:
         columns = [Column(title, number=False) for title in ("option", "type", "default", "meaning")]
         rows = [
             Row(Cell(option.name), [Cell(option.type), Cell(str(option.default)), Cell(option.meaning)])
-            for option in card.options
+            for option in options
         ]
         sections.append(Section("Options", [Table("Options", "", columns, rows)]))
-    sections.append(Section("Use", [Code(card.usage)]))
-    notices = [Notice("Defect, on purpose:", f"{card.defect}.", "leaks")] if card.defect else []
-    return Document("mechanism", card.name, [card.text.summary], sections, notices)
+    sections.append(Section("Use", [Code(usage(entry))]))
+    notices = [Notice("Defect, on purpose:", f"{entry.defect}.", "leaks")] if entry.defect else []
+    return Document("mechanism", entry.name, [text.summary], sections, notices)
 
 
 def illustrated(entry: Entry) -> Document:
     """The card of a mechanism with its patterns, if it has any, after what it does."""
-    report = document(card(entry))
+    report = document(entry)
     try:
         shown = Section("Patterns", [patterns(entry)])
     except UserError:  # a plugin or a user's class may have no pattern
