@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attnlab import stats
-from attnlab.measure.audit import AuditResult
+from attnlab.measure.audit import Report
 from attnlab.report.parts import LossCurve
 from attnlab.studies.compare.plan import Published
 from attnlab.studies.compare.records import (
@@ -84,7 +84,7 @@ def make_variant(name: str, seeds: int, steps: int, rng: random.Random) -> Varia
         runs.append(SeedRun(seed, f"{name}/seed-{seed}", values, make_curve(math.log(level), steps, rng)))
     leaks = name == "zero_mask"
     places = tuple(0.4 * (1 - place / 64) if leaks else 0.0 for place in range(64))
-    audit = AuditResult(name, "pass", 0.0, "", {}, {}, (), places, (), (), ())
+    audit = Report(name, "pass", 0.0, "", {}, {}, (), places, (), (), ())
     if leaks:
         faults = {"future": "token 1 moves by 40 %"}
         audit = replace(audit, verdict="declared", causal_leak=max(places), defect="masked scores are 0", faults=faults)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnlab.measure.audit import AuditResult
+from attnlab.measure.audit import Report
 from attnlab.studies.compare import Compare
 from attnlab.studies.options import seed_numbers
 
 
-def audit(
-    name: str, verdict: str = "pass", leaks: Sequence[float] = (), defect: str = "", **faults: str
-) -> AuditResult:
+def audit(name: str, verdict: str = "pass", leaks: Sequence[float] = (), defect: str = "", **faults: str) -> Report:
     """The audit of a variant whose positions leak so much."""
-    return AuditResult(name, verdict, max(leaks, default=0.0), defect, faults, {}, (), tuple(leaks), (), (), ())
+    return Report(name, verdict, max(leaks, default=0.0), defect, faults, {}, (), tuple(leaks), (), (), ())
 
 
 def data(corpus: str | None = None, dev: str | None = None, facts: str | None = None, exam: str | None = None) -> Any:

@@ -19,7 +19,7 @@ from attnlab.corpora import Question, load_questions
 from attnlab.errors import UserError
 from attnlab.lm.exams import Examination
 from attnlab.lm.perplexity import SentenceLosses
-from attnlab.measure.audit import AuditResult
+from attnlab.measure.audit import Report
 from attnlab.store.folders import write_manifest
 from attnlab.store.records import encode
 from attnlab.store.runs import DataSource, RunRecord, Step
@@ -114,7 +114,7 @@ def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> Co
     return plan
 
 
-def judged(plan: Compare, folder: Path, **audits: AuditResult) -> Any:
+def judged(plan: Compare, folder: Path, **audits: Report) -> Any:
     return judge(plan, folder, {variant.name: audits.get(variant.name, SOUND) for variant in plan.variants})
 
 

@@ -78,7 +78,7 @@ class Compare(Plan):
 
     def judge(self, folder: Path, console: Console) -> ComparisonResult:
         """Test and describe the differences between the variants."""
-        return judge.judge(self, folder, store.read(dict[str, audit.AuditResult], folder / _AUDITS))
+        return judge.judge(self, folder, store.read(dict[str, audit.Report], folder / _AUDITS))
 
     def document(self, result: ComparisonResult) -> Document:
         """Return the report."""
@@ -91,7 +91,7 @@ class Compare(Plan):
             model = variant.small_model(self.seeds[0])
             if self.runs:
                 model = load_model(Run.open(self.path(folder, variant.name, self.seeds[0])).model)[0]
-            result = audit.audit_module(model, name=variant.name).result()
+            result = audit.audit_module(model, name=variant.name)
             audits[variant.name] = result
             words = f"wrong as declared: {result.defect}" if result.verdict == "declared" else result.verdict
             reasons = {"fail": result.faults.values(), "not tested": [result.untested.get("future", "")]}

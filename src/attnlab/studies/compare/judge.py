@@ -16,7 +16,7 @@ from attnlab.errors import UserError
 from attnlab.lm import stages
 from attnlab.lm.perplexity import Probe
 from attnlab.lm.tokenizers import word_lengths
-from attnlab.measure.audit import AuditResult
+from attnlab.measure.audit import Report
 from attnlab.measure.audit.leaks import LIMIT
 from attnlab.report.parts import LossCurve
 from attnlab.report.words import capital, listed
@@ -53,7 +53,7 @@ _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix", "padding")  # checks of the audit that find leaks from the future
 
 
-def judge(plan: Plan, folder: Path, audits: Mapping[str, AuditResult]) -> ComparisonResult:
+def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonResult:
     """Judge the finished runs of a comparison."""
     plan, tuning = plan.as_trained(folder), plan.choice(folder)
     records = read_records(plan, folder)
@@ -214,7 +214,7 @@ def _describe(
     rows: Sequence[Record],
     reference: Sequence[Record],
     columns: Sequence[Figure],
-    audit: AuditResult,
+    audit: Report,
 ) -> VariantResult:
     """One variant with all its runs."""
     readings = [row.measured.word_by_word for row in rows]
@@ -413,7 +413,7 @@ def _explain_leak(leaking: VariantResult, reference: VariantResult, text_quality
     return (*paragraphs, verdict)
 
 
-def audit_in_words(name: str, audit: AuditResult) -> str:
+def audit_in_words(name: str, audit: Report) -> str:
     """The audit in one sentence."""
     leaks = audit.leak_by_position
     seen = [at for at, value in enumerate(leaks) if value > LIMIT]

@@ -13,7 +13,7 @@ from attnlab.config import Settings
 from attnlab.lm.exams import Score
 from attnlab.lm.perplexity import Probe
 from attnlab.lm.tokenizers import LengthBar
-from attnlab.measure.audit import AuditResult
+from attnlab.measure.audit import Report
 from attnlab.report.parts import LossCurve, StudyResult
 from attnlab.studies.compare.plan import Published
 from attnlab.studies.compare.variants import Tuning
@@ -222,7 +222,7 @@ class VariantResult:
     values: dict[str, Spread]
     runs: tuple[SeedRun, ...]
     leaks: bool
-    audit: AuditResult
+    audit: Report
     word_by_word: Readings
     texts: Texts | None = None
     gain: Gain | None = None
