@@ -273,6 +273,7 @@ def make_reports() -> ReportsResult:
         finished=recall.finished,
         environment=MACHINE,
         data=recall.data,
+        as_reported=False,
         rows=convert(list[ReportedRow], rows),
         runs=recall.runs,
         verdict=["Pretrained, 40 epochs: 12.0 % of 750."],

@@ -49,14 +49,7 @@ class Lengths(Study[LengthsResult]):
     def judge(self, folder, console) -> LengthsResult:
         names = [line.partition(".")[0] for line in self.data.corpus(self.corpus).lines]
         shortest = min((name for name in names if len(name) >= self.least), key=len)
-        return LengthsResult(
-            kind=self.name,
-            title="The shortest name",
-            command=self.command,
-            seconds=0.1,
-            shortest=shortest,
-            letters=len(shortest),
-        )
+        return LengthsResult(title="The shortest name", shortest=shortest, letters=len(shortest))
 
     def document(self, result):
         row = Row(Cell(result.shortest), [Cell(str(result.letters), result.letters)])

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from attnlab import studies
 from attnlab.corpora import as_table, load_questions
-from attnlab.errors import UserError
+from attnlab.errors import DataError, UserError
 from attnlab.report.text import as_markdown
 from attnlab.store.runs import Run
 from attnlab.studies.reports import Reports, ReportsResult
@@ -66,7 +66,7 @@ def test_mistakes_are_found_before_training(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(UserError, match="use --epochs"):
         Reports(**WORLD, epochs=(5,), given={"train": {"epochs": 3.0}}).check()
     (tmp_path / "exam.tsv").write_text("Where was Ada born?\n")
-    with pytest.raises(UserError, match="has no answers"):
+    with pytest.raises(DataError, match="has no answer"):
         Reports(**{**WORLD, "exam": str(tmp_path / "exam.tsv")}, epochs=(5,)).check()
     assert call("run", "reports", "--epochs", "ten") == 2
     assert "it takes numbers such as 1,2,4" in capsys.readouterr().err

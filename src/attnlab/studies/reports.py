@@ -50,7 +50,9 @@ class Row(Scored):
 class ReportsResult(TrainingResult):
     """The result of the study."""
 
+    full: int = _FULL  # epochs of pretraining in the reports
     data: DataSummary
+    as_reported: bool  # whether the corpus is that of the reports
     rows: list[Row]
 
 
@@ -90,13 +92,10 @@ class Reports(Training[ReportsResult]):
             raise UserError(
                 "`run reports` sets the length of pretraining itself: use --epochs, such as --epochs 10,20,40"
             )
-        if any(item.answer is None for item in self.data.questions(self.exam)):
-            raise UserError(
-                f"{self.exam} has no answers to compare with: name an exam with QUESTION<TAB>ANSWER per line"
-            )
+        exam = self.data.answered(self.exam)
         sources = self.data.sources(self.corpus, self.facts)
         for preset in _PRESETS.values():
-            replace(self, preset=preset).check_stages(get_args(Stage), sources, self.data.questions(self.exam))
+            replace(self, preset=preset).check_stages(get_args(Stage), sources, exam)
 
     def train(self, folder: Path, console: Console) -> None:
         """Start or resume all models: the shortest first."""
@@ -137,12 +136,14 @@ class Reports(Training[ReportsResult]):
                 Row, name="majority answer", kind="baseline", note="always the most common training answer"
             ),
         ]
+        as_reported = self.data.corpus(self.corpus).sha256 == _CORPUS
         return ReportsResult(
             title="The recall experiments of the course reports",
             data=self.data_summary(facts),
+            as_reported=as_reported,
             rows=rows,
             runs=runs,
-            verdict=_verdict(rows, as_reported=self.data.corpus(self.corpus).sha256 == _CORPUS),
+            verdict=_verdict(rows, as_reported),
         )
 
     def document(self, result: ReportsResult) -> Document:

@@ -32,7 +32,7 @@ from rich.console import Console
 from attnlab import corpora, registry
 from attnlab.config import code_named_in
 from attnlab.corpora import Corpus, Question
-from attnlab.errors import ConfigError, Interrupted, UserError
+from attnlab.errors import ConfigError, DataError, Interrupted, UserError
 from attnlab.lm import stages
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.report import screen, write_document
@@ -125,8 +125,8 @@ class Study(Generic[R]):
         return self.data.checksums({key: getattr(self, key) for key in self.sources})
 
     def complete_result(self, result: R, seconds: float) -> R:
-        """Return the result of `judge`, which took so many seconds, with what the study knows about itself."""
-        return replace(result, kind=self.name, command=self.command)
+        """Return the result of `judge` with what the study knows; it took so many seconds, unless it says otherwise."""
+        return replace(result, kind=self.name, command=self.command, seconds=result.seconds or round(seconds, 1))
 
     def files(self) -> dict[str, bytes]:
         """Return files to store beside study.json."""
@@ -265,6 +265,13 @@ class Datasets:
         self.corpus = cache(corpora.load_corpus)
         self.questions = cache(corpora.load_questions)
         self._tokenizers: dict[Any, Tokenizer] = {}
+
+    def answered(self, name: str) -> tuple[Question, ...]:
+        """Return questions by name; one without an answer is an error."""
+        blank = next((item.question for item in self.questions(name) if item.answer is None), None)
+        if blank is not None:
+            raise DataError(f"{name}: the question {blank!r} has no answer; write QUESTION<TAB>ANSWER on every line")
+        return self.questions(name)
 
     def checksums(self, names: Mapping[str, str | None]) -> dict[str, str]:
         """Return the checksums of named data by use: `corpus` and `dev` are texts, all others are questions."""

@@ -157,7 +157,7 @@ class Training(Study[T]):
     def complete_result(self, result: T, seconds: float) -> T:
         """Return the result with the time of training and measuring."""
         spent = sum(run.seconds for run in result.runs.values()) + seconds
-        return replace(super().complete_result(result, seconds), seconds=round(spent, 1))
+        return super().complete_result(replace(result, seconds=round(spent, 1)), seconds)
 
     def report(self, result: T, sections: Sequence[Section], data: Pairs, notices: Sequence[Notice] = ()) -> Document:
         """Return the report with these sections, followed by the training runs and how to reproduce them."""

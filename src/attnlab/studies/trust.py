@@ -135,11 +135,8 @@ class Trust(Training[TrustResult]):
     def world(self) -> World:
         """Who is known, withheld and invented."""
         facts, known, calibration, spare = (
-            self.data.questions(name) if name else () for name in (self.facts, self.exam, self.calibration, self.spare)
+            self.data.answered(name) if name else () for name in (self.facts, self.exam, self.calibration, self.spare)
         )
-        blank = next((item.question for item in (*facts, *known, *calibration) if item.answer is None), None)
-        if blank is not None:
-            raise DataError(f"the question {blank!r} has no answer: the study needs `question<TAB>answer` lines")
         corpus, seed = self.data.corpus(self.corpus), self.settings("pretrain").seed
         return make_world(corpus, facts, self.withheld, seed, calibration=calibration, known=known, spare=spare)
 
