@@ -368,7 +368,7 @@ def recall_rows(kept: Store, data: Path) -> Iterator[Row]:
         numbers.append(("symbols with mask and padding", 256, seen.symbols))
         yield from exact("B4", "attnlab corpus show --corpus wiki.txt --preset mingpt", numbers)
     exam = tuple(Question("", "yes" if at < 115 else "no") for at in range(500))
-    sentence, wanted = Examination(exam, ("yes",) * 500).sentence(), "Correct: 115 out of 500: 23.0%"
+    sentence, wanted = Examination(exam, ("yes",) * 500).score().sentence(), "Correct: 115 out of 500: 23.0%"
     yield Row("B7", f"prints {wanted!r}", repr(sentence), claim(sentence.startswith(wanted)), "attnlab score EXAM FILE")
     yield from rows_of(kept, "reports")
 

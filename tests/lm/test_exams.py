@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_line_the_course_prints() -> None:
     questions = tuple(Question(f"Where {n}?", "London") for n in range(500))
     examination = exams.Examination(questions, ("London",) * 115 + ("Paris",) * 385)
-    assert examination.sentence() == "Correct: 115 out of 500: 23.0% (95 % interval 19.5 to 26.9 %)"
+    assert examination.score().sentence() == "Correct: 115 out of 500: 23.0% (95 % interval 19.5 to 26.9 %)"
     assert examination.score().commonest_words() == "most common answers: Paris 77.0 %, London 23.0 % (2 distinct)"
     assert examination.score().commonest_share == 0.77
 
@@ -42,7 +42,7 @@ def test_the_line_the_course_prints() -> None:
 def test_an_examination_without_answers_only_predicts() -> None:
     examination = exams.Examination((Question("Where?", None),), ("Rome",))
     assert examination.score().accuracy is None
-    assert examination.sentence().startswith("Predicted: 1 answers")
+    assert examination.score().sentence().startswith("Predicted: 1 answers")
 
 
 def test_spaces_around_an_answer_do_not_count_but_case_does() -> None:

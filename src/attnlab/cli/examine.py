@@ -68,7 +68,7 @@ def evaluate(
         show_json({**summary, "out": str(target)})
         return
     say(
-        examination.sentence(),
+        examination.score().sentence(),
         examination.score().commonest_words(),
         f"predictions: {target / 'predictions.txt'}",
     )

@@ -133,10 +133,6 @@ class Examination:
         """Return the score as a row of a table: a record with the fields of a score and some more."""
         return row(**vars(self.score()), **fields)
 
-    def sentence(self) -> str:
-        """The line that the course's script prints, followed by the interval."""
-        return self.score().sentence()
-
 
 def constant(answer: str, exam: Sequence[Question]) -> Examination:
     """The baseline that gives every question the same answer."""

@@ -24,7 +24,7 @@ import numpy as np
 from attnlab.corpora import cache
 from attnlab.corpora.running import Documents, RunningText
 from attnlab.errors import DataError
-from attnlab.lm.tokenizers import Ids, Kind, Tokenizer
+from attnlab.lm.tokenizers import Kind, Tokenizer
 from attnlab.machine import cache_folder
 from attnlab.store.folders import digest
 
@@ -60,28 +60,23 @@ class Shard:
     def __len__(self) -> int:
         return self._tokens
 
-    def read(self, begins: Ids, length: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """Return rows of `length` ids from the given positions.
+    def read(self, begin: int, length: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return `length` ids from a position on.
 
-        They are read, not mapped: what a map touches counts as memory of the process, up to 2 MB for every row.
+        They are read, not mapped: what a map touches counts as memory of the process, up to 2 MB for every window.
         """
-        rows = np.empty((len(begins), length), dtype=np.int64)
-        for row, begin in zip(rows, begins.tolist(), strict=True):
-            row[:] = np.frombuffer(
-                self._read_at(begin * self.dtype.itemsize, row.size * self.dtype.itemsize), self.dtype
-            )
-        return rows
-
-    def _read_at(self, offset: int, size: int) -> bytes:
+        offset, size = begin * self.dtype.itemsize, length * self.dtype.itemsize
         if hasattr(os, "pread"):
-            return os.pread(self._file.fileno(), size, offset)
-        self._file.seek(offset)
-        return self._file.read(size)
+            data = os.pread(self._file.fileno(), size, offset)
+        else:
+            self._file.seek(offset)
+            data = self._file.read(size)
+        return np.frombuffer(data, self.dtype).astype(np.int64)
 
     def find(self, token: int, begin: int) -> int | None:
         """Return the first position of a token from `begin` on."""
         for at in range(begin, len(self), 2**20):
-            places = np.flatnonzero(self.read(np.array([at]), min(2**20, len(self) - at))[0] == token)
+            places = np.flatnonzero(self.read(at, min(2**20, len(self) - at)) == token)
             if len(places):
                 return at + int(places[0])
         return None

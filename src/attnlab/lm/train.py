@@ -260,7 +260,7 @@ class Trainer:
         with _stop_requests() as received, self._recording() as record:
             started = time.perf_counter() - self.at.seconds
             for batch in self._batches():
-                if stopped := self.out_of_patience:
+                if stopped := 0 < self.settings.patience <= self.at.stale:
                     break
                 rate = optim.rate_at(batch.progress, self.settings, batch.middle)
                 loss, norm = self.train_step(batch.examples, rate)
@@ -287,11 +287,6 @@ class Trainer:
         self._finish(stopped)
 
     # Validation
-
-    @property
-    def out_of_patience(self) -> bool:
-        """Whether validation has not improved for too long."""
-        return 0 < self.settings.patience <= self.at.stale
 
     def _is_due(self, batch: _Batch) -> bool:
         """Whether to validate after a batch; always after the last."""

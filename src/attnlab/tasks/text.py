@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import overload
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def _mixed(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[t
 
 
 class Windows(UniformExamples):
-    """Windows of equal length, one after another from `begin`, read when they are asked for.
+    """Windows of equal length, one after another from `begin`, read one by one when they are asked for.
 
     With `keys`, they are in pseudorandom order, and every other window inside a document begins with `□` instead of its
     first token: without a prompt, text is generated from `□`, and may then begin anywhere.
@@ -66,32 +65,15 @@ class Windows(UniformExamples):
     def __len__(self) -> int:
         return self.number
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
-        if isinstance(index, slice):
-            return self._read(np.arange(*index.indices(self.number)))
-        if not -self.number <= index < self.number:
-            raise IndexError(index)
-        return self._read(np.array([index % self.number]))[0]
-
-    def _read(self, wanted: _Numbers) -> list[Example]:
-        if not len(wanted):
-            return []
-        numbers = shuffled(wanted, self.number, self.keys) if self.keys else wanted
-        rows = self.shard.read(self.begin + numbers * (self.length - 1), self.length)
-        begins = rows == self.pad
-        begins[:, 0] = False
+    def __getitem__(self, index: int) -> Example:  # type: ignore[override]
+        number = range(self.number)[index]
         if self.keys:
-            rows[~begins.any(axis=1) & (numbers % 2 == 0), 0] = self.pad
-        return [
-            Example(ids, 1, starts=tuple(np.flatnonzero(row).tolist()) if self.apart else ())
-            for ids, row in zip(rows, begins, strict=True)
-        ]
+            number = int(shuffled(np.array([number]), self.number, self.keys)[0])
+        ids = self.shard.read(self.begin + number * (self.length - 1), self.length)
+        starts = 1 + np.flatnonzero(ids[1:] == self.pad)
+        if self.keys and not len(starts) and number % 2 == 0:
+            ids[0] = self.pad
+        return Example(ids, 1, starts=tuple(starts.tolist()) if self.apart else ())
 
 
 @task("text")
@@ -159,7 +141,7 @@ class Text(Task):
     def held_out_text(self) -> str:
         """Return that share as text, from the beginning of the line that it begins in."""
         begin = max(0, self.end - _LINE)
-        ids = self.shard.read(np.array([begin]), len(self.shard) - begin)[0].tolist()
+        ids = self.shard.read(begin, len(self.shard) - begin).tolist()
         before, text = self.tokenizer.decode(ids[: self.end - begin]), self.tokenizer.decode(ids)
         if self.end == len(self.shard) or ids[self.end - begin] == self.pad:
             return text[len(before) :]
