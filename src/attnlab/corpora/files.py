@@ -25,6 +25,8 @@ _FOREIGN_MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
+# The forms of files that hold records instead of lines.
+RECORDS = {".jsonl": "JSONL", ".ndjson": "JSONL", ".parquet": "parquet", ".arrow": "arrow"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class Question:
 
     question: str
     answer: str | None
+
+
+def record_form(path: Path) -> str | None:
+    """Return the form of a file of records, or None if it is plain text."""
+    return RECORDS.get(path.suffix.lower())
 
 
 def refuse_foreign(beginning: bytes, name: str) -> None:

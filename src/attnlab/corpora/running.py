@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from attnlab.corpora.cache import remembered_hash
-from attnlab.corpora.files import decoded, opened, refuse_foreign
+from attnlab.corpora.files import RECORDS, decoded, opened, record_form, refuse_foreign
 from attnlab.corpora.library import Corpus
 from attnlab.corpora.sources import check_name, is_built_in, load_corpus
 from attnlab.errors import AttnlabWarning, DataError
@@ -36,7 +36,6 @@ _SEPARATOR = "<|endoftext|>"
 _WORD = re.compile(r"[^\W\d]+")
 _REPEATED = 8  # bytes of a large text for each byte of its different words, at least, when a tokenizer is learned
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_RECORDS = {".jsonl": "JSONL", ".ndjson": "JSONL", ".parquet": "parquet", ".arrow": "arrow"}
 _TEXTS = (".txt", ".text", ".md", "")
 _SPLIT = re.compile(r"(?<![a-z])(train|training|test|validation|valid|val|dev|eval)(?![a-z])")
 _ROWS = 1000  # records of a parquet or arrow file read at once
@@ -159,7 +158,7 @@ def _files_of(path: Path) -> list[Path]:
             return [path / entry["filename"] for entry in state["_data_files"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path / 'state.json'} cannot be used ({error}): save the dataset again") from None
-    readable = (*_RECORDS, *_TEXTS)
+    readable = (*RECORDS, *_TEXTS)
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in readable and file.is_file())
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     if not files:
@@ -177,11 +176,6 @@ def _without_other_splits(files: list[Path], folder: Path) -> list[Path]:
     message = f"{folder}: read {len(trained)} of {len(files)} files, those named train; name a file to read another"
     warnings.warn(message, AttnlabWarning, stacklevel=2)
     return trained
-
-
-def record_form(path: Path) -> str | None:
-    """The form of a file of records, or None if it is plain text."""
-    return _RECORDS.get(path.suffix.lower())
 
 
 def _pieces_of(path: Path, documents: Documents) -> _Pieces:

@@ -22,7 +22,7 @@ from importlib import resources
 from pathlib import Path
 
 from attnlab.corpora import people, prose
-from attnlab.corpora.files import Question, numbered_lines, read_questions
+from attnlab.corpora.files import Question, numbered_lines, read_questions, record_form
 from attnlab.corpora.library import Corpus
 from attnlab.errors import DataError, unknown
 from attnlab.machine import memory_free
@@ -30,7 +30,6 @@ from attnlab.store.folders import write_folder
 
 _PARTS = {"people": ("train", "dev", "calibration", "test"), "prose": ("train", "dev", "test")}
 _TEXTS = ("people", "prose", "prose:train", "prose:dev", "prose:test")
-_RECORDS = (".jsonl", ".ndjson", ".parquet", ".arrow")
 _LICENCES = {
     "people": "The text is made from the Lahman Baseball Database (SABR), CC BY-SA 3.0: share what you make of it under the"
     " same licence, and name the source.",
@@ -149,7 +148,7 @@ def has_questions(source: str | Path) -> bool:
     data = _built_in(source)
     if data is not None:
         return data.name == "people" and data.part is not None
-    return Path(source).is_file() and Path(source).suffix not in _RECORDS and "\t" in next(lines_of(source))
+    return Path(source).is_file() and not record_form(Path(source)) and "\t" in next(lines_of(source))
 
 
 def as_table(questions: tuple[Question, ...]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,11 +109,9 @@ def distribute(module: nn.Module, ranks: Ranks) -> nn.Module:
     return DistributedDataParallel(module, find_unused_parameters=True)
 
 
-@contextmanager
-def no_sync(module: nn.Module, last: bool) -> Iterator[None]:
+def no_sync(module: nn.Module, last: bool) -> AbstractContextManager[None]:
     """Leave gradients of a part of a batch unsynchronised, unless it is the last part."""
-    with module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext():
-        yield
+    return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 
 
 def spread(function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor], ranks: Ranks) -> Tensor:

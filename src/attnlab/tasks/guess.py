@@ -7,8 +7,9 @@ from pathlib import Path
 from statistics import fmean
 
 from attnlab.config import Settings, TaskConfig, merge
+from attnlab.corpora.files import record_form
 from attnlab.corpora.library import title_of
-from attnlab.corpora.running import open_text, read_blocks, record_form
+from attnlab.corpora.running import open_text, read_blocks
 from attnlab.corpora.sources import is_built_in
 from attnlab.errors import DataError
 from attnlab.tasks import task_class
