@@ -76,12 +76,7 @@ def create_app(options: Options) -> Starlette:
             *(Address(path, _page) for path in ("/", *(f"/{view}" for view in VIEWS), "/runs/{rest:path}")),
             Address("/static/{path:path}", _static),
         ],
-        exception_handlers={
-            AttnlabError: _refused,
-            404: _nothing_there,
-            HTTPException: _failed,
-            Exception: _unexpected,
-        },
+        exception_handlers={404: _nothing_there, AttnlabError: _failed, HTTPException: _failed, Exception: _failed},
         lifespan=lifespan,
     )
     app.state.lab = lab
@@ -232,17 +227,12 @@ def _status_of(error: AttnlabError) -> int:
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, AttnlabError)
-    return refusal(_status_of(error), str(error))
-
-
 async def _failed(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refusal(error.status_code, error.detail)
-
-
-async def _unexpected(_: Request, error: Exception) -> Response:
+    """The answer to a request that raised an error."""
+    if isinstance(error, AttnlabError):
+        return refusal(_status_of(error), str(error))
+    if isinstance(error, HTTPException):
+        return refusal(error.status_code, error.detail)
     return refusal(500, f"an error of attnlab itself: {one_line(error)}")
 
 
