@@ -291,7 +291,7 @@ def test_stopped_it_leaves_nothing(
 
 def test_the_start_is_light() -> None:
     code = (
-        "import sys, attnlab.cli; from attnlab.hf import FineTuning;"
+        "import sys, attnlab.cli; from attnlab.hf import FineTuning, locate;"
         "heavy = {'torch', 'numpy', 'transformers', 'sklearn', 'jinja2'} & set(sys.modules);"
         "assert not heavy, heavy"
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -83,8 +81,3 @@ def test_every_name_is_found_and_strangers_are_not() -> None:
     assert all(getattr(hf, name) is not None for name in hf.__all__)
     with pytest.raises(AttributeError, match="no attribute 'find'"):
         _ = hf.find
-
-
-def test_settings_and_places_need_no_torch() -> None:
-    program = "import sys; from attnlab.hf import FineTuning, locate; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -179,10 +179,10 @@ def test_settings_are_strict() -> None:
     wrong: list[tuple[dict[str, str], str]] = [
         ({"epochs": "0"}, "epochs must be at least 1"),
         ({"epochs": "1.5"}, "epochs must be a whole number"),
-        ({"lr": "-1"}, "lr must be positive"),
+        ({"lr": "-1"}, "lr must be at least 0"),
         ({"optimizer": "adam"}, "optimizer must be one of adamw, sgd, adagrad, muon"),
         ({"batch_sice": "3"}, "did you mean batch_size"),
-        ({"warmup": "1"}, "warmup must lie"),
+        ({"warmup": "1"}, "warmup must be below 1"),
     ]
     for given, message in wrong:
         with pytest.raises(ConfigError, match=message):

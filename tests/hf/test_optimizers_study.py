@@ -211,7 +211,7 @@ def test_an_optimizer_that_diverged_is_named(tmp_path: Path, files: Path) -> Non
         (("--optimizers", "adamw"), "compares two or more"),
         (("--optimizers", "adamw,adamw"), "adamw is given twice"),
         (("--optimizers", "adamw=fast,sgd"), "lr must be a finite number, not 'fast'"),
-        (("--optimizers", "adamw=-1,sgd"), "--optimizers: lr must be positive"),
+        (("--optimizers", "adamw=-1,sgd"), "--optimizers: lr must be at least 0"),
         (("--optimizers", "adamw=inf,sgd"), "lr must be a finite number, not inf"),
         (("--optimizers", "adamw,sgd", "--lr", "0.001"), "leave --lr out"),
         (("--optimizers", "adamw,sgd", "--seed", "3"), "leave out --optimizer and --seed"),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, get_type_hints
 
-from attnlab.config import build, from_text, require, require_seed, setting
+from attnlab.config import build, check_bounds, from_text, require_seed, setting
 
 _MODULES = {
     "Classification": "classify",
@@ -50,21 +50,17 @@ class FineTuning:
     """How a pretrained encoder is fine-tuned."""
 
     optimizer: Optimizer = setting("adamw", "optimizer: adamw, sgd (momentum 0.9), adagrad or muon")
-    lr: float = setting(0.0, "peak learning rate; 0: the default of the optimizer")
-    batch_size: int = setting(64, "texts per batch")
-    epochs: int = setting(10, "passes over the training table; the best is kept")
-    max_length: int = setting(512, "maximum tokens per text; longer texts are truncated")
+    lr: float = setting(0.0, "peak learning rate; 0: the default of the optimizer", least=0)
+    batch_size: int = setting(64, "texts per batch", least=1)
+    epochs: int = setting(10, "passes over the training table; the best is kept", least=1)
+    max_length: int = setting(512, "maximum tokens per text; longer texts are truncated", least=3)
     batching: _Batching = setting("grouped", "batches: grouped (by length), random or fixed")
-    weight_decay: float = setting(0.0, "weight decay of matrices")
-    warmup: float = setting(0.0, "share of the steps in which the rate rises from zero")
+    weight_decay: float = setting(0.0, "weight decay of matrices", least=0)
+    warmup: float = setting(0.0, "share of the steps in which the rate rises from zero", least=0, below=1)
     seed: int = setting(0, "seed of new weights, dropout and order")
 
     def __post_init__(self) -> None:
-        require(self.lr >= 0, f"lr must be positive, or 0 for the optimizer's own, not {self.lr:g}")
-        for name, least in (("batch_size", 1), ("epochs", 1), ("max_length", 3)):
-            require(getattr(self, name) >= least, f"{name} must be at least {least}, not {getattr(self, name)}")
-        require(self.weight_decay >= 0, f"weight_decay must not be negative, but is {self.weight_decay:g}")
-        require(0 <= self.warmup < 1, f"warmup must lie in [0, 1), not {self.warmup:g}")
+        check_bounds(self, "")
         require_seed(self.seed)
 
     @property

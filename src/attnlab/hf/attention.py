@@ -50,7 +50,7 @@ class _Choice:
     options: dict[str, object] = field(default_factory=dict)
 
 
-_layers: WeakKeyDictionary[nn.Module, tuple[object, Attention]] = WeakKeyDictionary()
+_layers: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # mechanisms without learned weights
 _equipping: ContextVar[bool] = ContextVar("equipping", default=False)
 
 
@@ -236,32 +236,28 @@ def read_groups(
 # The mechanism of a layer
 
 
-def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
+def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Any:
     """The mechanism of a layer: the one it was equipped with, or one built when the layer is first used."""
     key = (choice, causal, query.shape[1], query.shape[-1], query.dtype)  # if any of it changes, another one is built
-    held = getattr(module, _PLACE, None)
-    if held is not None and getattr(held, "made_for", None) == key:
-        assert isinstance(held, Attention)
-        return held
-    known = _layers.get(module)
-    if known is not None and known[0] == key:
-        return known[1].to(query.device)
+    for layer in (getattr(module, _PLACE, None), _layers.get(module)):
+        if layer is not None and layer.made_for == key:
+            return layer.to(query.device)
     layer = _build_layer(choice, module, query, causal)
-    if any(True for _ in layer.parameters()):
-        if not _equipping.get():
-            own = ", ".join(sorted({name.split(".")[0] for name, _ in layer.named_parameters()}))
-            raise UserError(
-                f"{choice.name} has weights of its own ({own}) that must be part of the model: call"
-                " attnlab.exchange.equip(model) before training it, and equip(model, folder) after loading it"
-            )
-        layer.made_for = key  # type: ignore[assignment]
+    layer.made_for = key
+    if not any(True for _ in layer.parameters()):
+        _layers[module] = layer
+    elif _equipping.get():
         module.add_module(_PLACE, layer)
     else:
-        _layers[module] = (key, layer)
+        own = ", ".join(sorted({name.split(".")[0] for name, _ in layer.named_parameters()}))
+        raise UserError(
+            f"{choice.name} has weights of its own ({own}) that must be part of the model: call"
+            " attnlab.exchange.equip(model) before training it, and equip(model, folder) after loading it"
+        )
     return layer
 
 
-def _build_layer(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
+def _build_layer(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Any:
     """A mechanism for the shapes of a layer, without projections; what cannot be built is refused."""
     entry, (heads, width) = choice.entry, (query.shape[1], query.shape[-1])
     reasons = {
@@ -289,17 +285,13 @@ def _build_layer(choice: _Choice, module: nn.Module, query: Tensor, causal: bool
         ),
     }
     refuse(choice.name, reasons)
-    return _without_projections(choice, layer.to(query), query)
-
-
-def _without_projections(choice: _Choice, layer: Attention, query: Tensor) -> Attention:
-    """The mechanism reduced to what it does with queries, keys and values."""
+    layer = layer.to(query).eval()
     layer.out = None  # type: ignore[assignment]
     layer.heads.query = layer.heads.key = layer.heads.value = None  # type: ignore[assignment]
     token = torch.zeros_like(query[:1, :, :1])
     try:
         with torch.no_grad():
-            layer.eval().dispatch(token, token, token, None)
+            layer.dispatch(token, token, token, None)
     except TypeError:
         raise UserError(
             f"{choice.name} needs the query projection of its layer for more than the tokens' queries, and that belongs to the"

@@ -19,7 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from attnlab.corpora.labelled import LabelledTable, Tables
+from attnlab.corpora.labelled import Tables
 from attnlab.errors import CheckpointError, DataError
 from attnlab.hf import FineTuning
 from attnlab.hf.classify import ModelFacts, Outcome, ScoredTable
@@ -40,10 +40,13 @@ class Bag:
         self._reader = TfidfVectorizer(**_WORDS, vocabulary=words)
         self._reader.idf_ = rarity
 
+    def scores(self, texts: list[str]) -> Any:
+        """The score of every label for every text."""
+        return self._reader.transform(texts) @ self.weights.T + self.offsets
+
     def probabilities(self, texts: list[str]) -> Any:
         """The probability of every label for every text."""
-        scores = self._reader.transform(texts) @ self.weights.T + self.offsets
-        return softmax(scores, axis=1)
+        return softmax(self.scores(texts), axis=1)
 
     def save(self, folder: Path) -> None:
         """Write it as JSON and numbers."""
@@ -98,12 +101,6 @@ def cross_validate(tables: Tables, seed: int) -> dict[float, float]:
     return {strength: count / len(texts) for strength, count in right.items()}
 
 
-def _score(bag: Bag, table: LabelledTable, gold: list[int]) -> ScoredTable:
-    chances = bag.probabilities(table.texts)
-    loss = float(-np.log(np.maximum(chances[np.arange(len(gold)), gold], 1e-300)).mean())
-    return ScoredTable(tuple(gold), tuple(map(tuple, chances.tolist())), loss)
-
-
 def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -> Outcome:
     """Fit the baseline; with a folder it is saved there, and measured on the test table if there is one."""
     began = time.perf_counter()
@@ -113,11 +110,11 @@ def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -
     right = f"{100 * accuracies[strength]:.1f} % right in cross-validation within {tables.train.source}"
     show.line(f"strength {strength:g}: {right}")
     bag = _fit(tables, strength)
-    dev, test = _score(bag, tables.dev, tables.ids(tables.dev)), None
+    dev, test = ScoredTable.of(bag.scores(tables.dev.texts), tables.ids(tables.dev)), None
     if folder is not None:
         bag.save(folder)
         if tables.test is not None:
-            test = _score(bag, tables.test, tables.ids(tables.test))
+            test = ScoredTable.of(bag.scores(tables.test.texts), tables.ids(tables.test))
     facts = ModelFacts(
         architecture="tf-idf of words and pairs, logistic regression",
         parameters=int(bag.weights.size + bag.offsets.size),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,6 +54,17 @@ class ScoredTable:
     gold: tuple[int, ...]
     probabilities: tuple[tuple[float, ...], ...]
     loss: float | None
+
+    @classmethod
+    def of(cls, scores: Any, gold: Sequence[int]) -> Self:
+        """The predictions that scores give, one row for every text: the softmax of a row are its probabilities."""
+        import numpy as np
+        from scipy.special import log_softmax
+
+        logs = log_softmax(np.asarray(scores, dtype=np.float64), axis=1)
+        loss = float(-logs[np.arange(len(gold)), list(gold)].mean())
+        probabilities = np.nan_to_num(np.exp(logs), nan=0.0)
+        return cls(tuple(gold), tuple(map(tuple, probabilities.tolist())), loss if isfinite(loss) else None)
 
     @cached_property
     def predicted(self) -> tuple[int, ...]:

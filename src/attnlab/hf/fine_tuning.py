@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import log_softmax
 from torch import Tensor, nn
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import (
@@ -167,7 +166,8 @@ class RecordingTrainer(Trainer):
         losses = f"loss {self.train_loss:.3f}, on validation {loss:.3f}"
         self.show.line(f"epoch {number} of {self.args.num_train_epochs:g}: {losses}, accuracy {100 * accuracy:.1f} %")
         right, self.right, self.texts = self.right / self.texts, 0, 0
-        self.epochs.append(Epoch(number, _finite(self.train_loss), right, _finite(loss), accuracy, seconds))
+        train, dev = (value if isfinite(value) else None for value in (self.train_loss, loss))
+        self.epochs.append(Epoch(number, train, right, dev, accuracy, seconds))
         self.after_epoch(self.epochs[-1])
         return metrics
 
@@ -276,16 +276,8 @@ def _only_logits(predictions: Any) -> Any:  # some models return more
 
 
 def _scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> ScoredTable:
-    """Probabilities in the order of the table, from logits in the order of evaluation."""
-    placed = np.empty_like(logits, dtype=np.float64)
-    placed[list(order)] = logits
-    logs = log_softmax(placed, axis=1)
-    loss = _finite(float(-logs[np.arange(len(gold)), list(gold)].mean()))
-    return ScoredTable(tuple(gold), tuple(map(tuple, np.nan_to_num(np.exp(logs), nan=0.0).tolist())), loss)
-
-
-def _finite(loss: float) -> float | None:
-    return loss if isfinite(loss) else None
+    """The predictions in the order of the table, from logits in the order of evaluation."""
+    return ScoredTable.of(logits[np.argsort(order)], gold)
 
 
 # Prediction
