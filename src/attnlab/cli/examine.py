@@ -15,7 +15,10 @@ from attnlab.studies.options import about, at_least_one, default
 
 if TYPE_CHECKING:
     from attnlab.inside.look import View
+    from attnlab.lm.model import LanguageModel
     from attnlab.lm.perplexity import SentenceLosses
+    from attnlab.lm.tokenizers import Tokenizer
+    from attnlab.store.runs import Run
     from attnlab.trust import Answer, CalibrationSummary
 
 
@@ -40,38 +43,40 @@ def evaluate(
     sentences of exp(mean loss), as in the course reports, and exp(mean loss of all tokens).
     A run of running text (task text) is measured in windows, as in validation.
     """
-    if corpus is not None or probe:
-        if exam is not None:
-            raise UserError("--exam asks questions, --corpus and --probe measure text: give one, then the other")
-        _measure(folder, corpus, probe, spaces, out, device, trust_code, json)
-        return
-    if spaces:
+    asks = corpus is None and not probe
+    if not asks and exam is not None:
+        raise UserError("--exam asks questions, --corpus and --probe measure text: give one, then the other")
+    if asks and spaces:
         raise UserError("--spaces splits the text of --corpus and --probe: give one of them")
     from attnlab import corpora
-    from attnlab.lm import evaluate
     from attnlab.lm.devices import choose_device
+    from attnlab.lm.evaluate import examine
     from attnlab.lm.model import load_model
     from attnlab.store.folders import write_folder
     from attnlab.store.records import encode
     from attnlab.store.runs import Run
 
-    if exam is None and Run.open(folder).record.running_text:
+    if asks and exam is None and Run.open(folder).record.running_text:
         raise UserError(f"{folder} was trained on running text, not on questions: measure it with --corpus FILE")
-    exam = "people:test" if exam is None else exam
-    target = output_folder(out, "evaluate", "an examination")
+    target = output_folder(out, "evaluate", "an evaluation")
     model, tokenizer = load_model(folder, trust_code=trust_code, device=choose_device(device))
-    examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
-    summary = {"run": str(folder), "exam": exam, **vars(examination.score())}
-    files = {"predictions.txt": examination.lines(), "result.json": encode(summary)}
-    write_folder(target, "evaluation", files, about="an evaluation")
+    summary: dict[str, Any] = {"run": str(folder)}
+    if asks:
+        exam = "people:test" if exam is None else exam
+        examination = examine(model, tokenizer, corpora.load_questions(exam))
+        result = examination.score()
+        summary |= {"exam": exam, **vars(result)}
+        files = {"predictions.txt": examination.lines()}
+        lines = [result.sentence(), result.commonest_words(), f"predictions: {target / 'predictions.txt'}"]
+    else:
+        measured, files, lines = _measure(Run.open(folder), model, tokenizer, corpus, probe, spaces)
+        summary |= measured
+        lines += [f"written: {target}"]
+    write_folder(target, "evaluation", {**files, "result.json": encode(summary)}, about="an evaluation")
     if json:
         show_json({**summary, "out": str(target)})
         return
-    say(
-        examination.score().sentence(),
-        examination.score().commonest_words(),
-        f"predictions: {target / 'predictions.txt'}",
-    )
+    say(*lines)
 
 
 @app.command(group=MEASURE)
@@ -106,35 +111,22 @@ def score(
 
 
 def _measure(
-    folder: Path,
-    corpus: str | None,
-    probes: list[str] | None,
-    spaces: bool,
-    out: Path | None,
-    device: str,
-    trust_code: bool,
-    json: bool,
-) -> None:
+    run: Run, model: LanguageModel, tokenizer: Tokenizer, corpus: str | None, probes: list[str] | None, spaces: bool
+) -> tuple[dict[str, Any], dict[str, bytes], list[str]]:
+    """Measure the loss on a corpus and on probes: the figures, the files to write, and what to print."""
     from attnlab import corpora
     from attnlab.lm import perplexity
-    from attnlab.lm.devices import choose_device
-    from attnlab.lm.model import load_model
-    from attnlab.store.folders import write_folder
-    from attnlab.store.records import encode
-    from attnlab.store.runs import Run
 
-    opened, target = Run.open(folder), output_folder(out, "evaluate", "a measurement")
-    model, tokenizer = load_model(opened.model, trust_code=trust_code, device=choose_device(device))
     if spaces and not tokenizer.words:
-        raise UserError(f"{folder} reads pieces or characters, which have no splitter: leave out --spaces")
-    task = opened.record.task
+        raise UserError(f"{run.path} reads pieces or characters, which have no splitter: leave out --spaces")
+    task = run.record.task
     reading: dict[str, Any] = {"longest": task.longest, "padded": task.padded, "spaces": spaces}
-    summary: dict[str, Any] = {"run": str(folder), "corpus": corpus, **reading}
+    summary: dict[str, Any] = {"corpus": corpus, **reading}
     files, lines = {}, []
     if corpus is not None:
-        if opened.record.running_text:
+        if run.record.running_text:
             running = corpora.open_text(corpus)
-            measured, read = perplexity.running_losses(opened, model, tokenizer, running), tuple(running.each_line())
+            measured, read = perplexity.running_losses(run, model, tokenizer, running), tuple(running.each_line())
             counted, what, sha256 = measured.summary(), f"its {len(read):,} lines", running.sha256
             counted["windows"] = counted.pop("sentences")
             del counted["sentence_perplexity"]
@@ -142,19 +134,15 @@ def _measure(
             text = corpora.load_corpus(corpus)
             measured, read = perplexity.sentence_losses(model, tokenizer, text.lines, **reading), text.lines
             counted, what, sha256 = measured.summary(), "these sentences", text.sha256
-        seen = perplexity.count_seen_lines(opened, read, tokenizer)
+        seen = perplexity.count_seen_lines(run, read, tokenizer)
         summary |= {"sha256": sha256, "seen": seen, **counted}
         files["losses.csv"] = measured.to_csv()
         lines = _measured_in_words(measured, counted)
         lines += [f"({seen:,} of {what} were in its training text)"] if seen else []
-    probed = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
-    summary["probes"] = probed
-    write_folder(target, "evaluation", {**files, "result.json": encode(summary)}, about="an evaluation")
-    if json:
-        show_json({**summary, "out": str(target)})
-        return
-    lines += [f"loss {row.loss:6.3f}  perplexity {row.perplexity:10,.1f}  {row.sentence}" for row in probed]
-    say(*lines, f"written: {target}")
+    summary["probes"] = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
+    for row in summary["probes"]:
+        lines.append(f"loss {row.loss:6.3f}  perplexity {row.perplexity:10,.1f}  {row.sentence}")
+    return summary, files, lines
 
 
 def _measured_in_words(measured: SentenceLosses, counted: Mapping[str, float]) -> list[str]:
