@@ -98,25 +98,17 @@ def test_corpus_show_prints_pairs(capsys: pytest.CaptureFixture[str]) -> None:
         assert pair["y"].startswith("░" * (len(pair["input"]) - 1) + pair["target"])  # only the answer is learned
 
 
-def test_corpus_export_writes_the_users_formats(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("corpus", "export", "out", "--corpus", "people:60") == 0
-    assert (here / "out/train.tsv").read_text().split("\n")[0].count("\t") == 1
-    fails(capsys, 2, "already holds", "corpus", "export", "out", "--corpus", "people:60")
-
-
-def test_corpus_export_writes_a_manifest_and_never_claims_a_folder_of_the_user(
+def test_corpus_export_writes_the_users_formats_into_a_new_folder(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("corpus", "export", "runs/data", "--corpus", "people:60") == 0
+    assert (here / "runs/data/train.tsv").read_text().split("\n")[0].count("\t") == 1
     assert kind_of(here / "runs/data") == "corpus"
-    for name, taken in (("runs/mine", "notes.txt"), ("runs/other", "manifest.json")):
-        (here / name).mkdir()
-        (here / name / taken).write_text("mine")
-        assert call("corpus", "export", name, "--corpus", "people:60") == 0
-        assert (here / name / taken).read_text() == "mine"
-        assert (here / name / "corpus.txt").read_bytes() == (here / "runs/data/corpus.txt").read_bytes()
-    fails(capsys, 2, "it also holds notes.txt", "runs", "delete", "mine", "--yes")
-    fails(capsys, 2, "runs/other is", "runs", "delete", "other", "--yes")
+    (here / "runs/mine").mkdir()
+    (here / "runs/mine/notes.txt").write_text("mine")
+    for name in ("data", "mine"):
+        fails(capsys, 2, "exists already", "corpus", "export", f"runs/{name}", "--corpus", "people:60")
+    assert [path.name for path in (here / "runs/mine").iterdir()] == ["notes.txt"]
     assert call("runs", "delete", "data", "--yes") == 0
     assert not (here / "runs/data").exists()
 

@@ -22,8 +22,6 @@ _corpus_app = App(
 )
 app.command(_corpus_app)
 
-_BuiltIn = Annotated[str, about("Data: people, people:300, people:x4 (four forms) or prose.")]
-
 
 @_corpus_app.command(name="show", help_epilogue=SETTINGS_HINT)
 def corpus_show(
@@ -129,7 +127,12 @@ def corpus_find(
 
 
 @_corpus_app.command(name="export")
-def corpus_export(folder: Annotated[Path, about("Folder to write.")], /, *, corpus: _BuiltIn = "people") -> None:
+def corpus_export(
+    folder: Annotated[Path, about("Folder to write; must not exist.")],
+    /,
+    *,
+    corpus: Annotated[str, about("Data: people, people:300, people:x4 (four forms) or prose.")] = "people",
+) -> None:
     """Write the built-in data as files: corpus.txt and train, dev and test."""
     from attnlab import corpora
 
