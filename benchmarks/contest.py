@@ -179,7 +179,7 @@ def leak(case: Case) -> float:
         return torch.cat([first, 3 * torch.randn_like(second)], tokens)
 
     with torch.no_grad():
-        before, after = work.call(*work.given), work.call(*map(changed, work.given))
+        before, after = work.call(*work.arguments), work.call(*map(changed, work.arguments))
         return float((before - after).narrow(tokens, 0, half).abs().max())
 
 

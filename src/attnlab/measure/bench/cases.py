@@ -72,7 +72,7 @@ class Inputs:
     """Tensors by role and shape, made once and shared; gradients are returned, never stored in them."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._made: dict[tuple[object, ...], Tensor] = {}
+        self._tensors: dict[tuple[object, ...], Tensor] = {}
         self._generator = torch.Generator().manual_seed(seed)
 
     def get(self, role: str, *shape: int) -> Tensor:
@@ -81,14 +81,14 @@ class Inputs:
         One by head (batch, heads, tokens, width) is laid out as projections leave it, tokens before heads.
         """
         key = (role, *shape)
-        if key not in self._made:
+        if key not in self._tensors:
             if len(shape) == 4:
                 batch, heads, tokens, width = shape
                 tensor = torch.randn(batch, tokens, heads, width, generator=self._generator).transpose(1, 2)
             else:
                 tensor = torch.randn(*shape, generator=self._generator)
-            self._made[key] = tensor.requires_grad_(role != "gradient")
-        return self._made[key]
+            self._tensors[key] = tensor.requires_grad_(role != "gradient")
+        return self._tensors[key]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Work:
     """A function with its arguments, the gradient that comes back, and the parameters that it learns."""
 
     call: Callable[..., Tensor]
-    given: tuple[Tensor, ...]
+    arguments: tuple[Tensor, ...]
     gradient: Tensor
     learned: tuple[Tensor, ...] = ()
 
@@ -182,7 +182,9 @@ def prepare(case: Case, inputs: Inputs | None = None) -> Step:
     work = work_of(case, inputs or Inputs())
 
     def step() -> object:
-        return torch.autograd.grad(work.call(*work.given), work.given + work.learned, work.gradient, allow_unused=True)
+        return torch.autograd.grad(
+            work.call(*work.arguments), work.arguments + work.learned, work.gradient, allow_unused=True
+        )
 
     return step
 
