@@ -49,7 +49,11 @@ PUBLIC = {
     ),
     "attnlab.studies.study": (
         "What every study is made of: [a study of your own](your-own.md#a-study-of-your-own).",
-        ("Study", "Training", "study", "Outcome"),
+        ("Study", "study", "Outcome"),
+    ),
+    "attnlab.studies.training": (
+        "What studies share that train models on a corpus and questions.",
+        ("Training", "TrainingResult", "Share", "share_of"),
     ),
     "attnlab.studies.options": (
         "Options that studies and commands share.",

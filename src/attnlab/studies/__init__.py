@@ -1,7 +1,9 @@
 """Whole experiments: a plan, a check, training, a verdict, a report. A study is a folder, and can be resumed.
 
 study      what all studies have in common
+training   what studies share that train models on a corpus and questions
 options    options that studies and commands share
+workers    where runs are worked on: processes of this machine, or a Ray cluster
 compare    variants that differ in one thing
 ready      predefined comparisons
 
