@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from rich.console import Console
 
@@ -133,12 +134,21 @@ def test_a_stopped_search_continues_as_if_it_had_not_been(
 
     monkeypatch.setattr(search, "fine_tune", stopping)
     assert call("classify", *tables, "--model", roberta, *options, "--out", folder) == 130
+    stored = optuna.load_study(study_name="search", storage=journal_of(folder))
+    assert [trial.state.name for trial in stored.trials] == ["COMPLETE", "FAIL"]
+    assert optuna.logging.get_verbosity() == optuna.logging.ERROR  # no traceback of the stop
     studies.resume(folder, quiet())
     assert len(seen) == TRIALS + 1
     assert all(tables.test is None for tables in seen)
     for trial, expected in zip(result_of(folder).trials, result_of(finished).trials, strict=True):
         assert (trial.number, str(trial), trial.pruned) == (expected.number, str(expected), expected.pruned)
         assert (trial.right, trial.best_epoch) == (expected.right, expected.best_epoch)
+
+
+def journal_of(folder: Path) -> Any:
+    from optuna.storages import JournalStorage, journal
+
+    return JournalStorage(journal.JournalFileBackend(str(folder / "trials.log")))
 
 
 # Budget, space, pruning: no training
@@ -156,8 +166,6 @@ def trial(number: int, accuracy: float, *, pruned: bool = False, seconds: float 
 
 def space_of(plan: Search) -> Any:
     """The distributions from which Optuna proposes."""
-    import optuna
-
     trial = optuna.create_study().ask()
     plan.propose(trial)
     return trial.distributions

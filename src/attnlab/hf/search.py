@@ -83,7 +83,7 @@ class Search(Tuning[SearchResult]):
         import optuna
         from optuna.storages import JournalStorage, journal
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would print the traceback of a trial that is stopped
         return optuna.create_study(
             storage=JournalStorage(journal.JournalFileBackend(str(folder / "trials.log"))),
             study_name="search",
@@ -183,9 +183,11 @@ class Search(Tuning[SearchResult]):
 
     def judge(self, folder: Path, console: Console) -> SearchResult:
         """Judge the trials, and the best settings trained once more."""
+        from optuna.trial import TrialState
+
         search, kept = self.stored(folder), records.read(Classification, folder / "best" / "result.json")
         trials = self.finished(search)
-        right = [trial.user_attrs["right"] for trial in search.get_trials() if "right" in trial.user_attrs]
+        right = [trial.user_attrs["right"] for trial in search.get_trials(states=[TrialState.COMPLETE])]
         corrected = chosen_best(right) if len(right) > 1 and len(right[0]) > 1 else None
         return SearchResult(
             **self.common(),
