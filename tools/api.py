@@ -32,7 +32,7 @@ PUBLIC = {
     ),
     "attnlab.inside.heads": (
         "What every head does, in scores: [looking inside](looking.md).",
-        ("score_heads", "Scored", "HeadScores"),
+        ("score_heads", "ScoredHeads", "HeadScores"),
     ),
     "attnlab.inside.taps": ("Read and change activations by name.", ("Tap", "taps_of")),
     "attnlab.mechanisms.heads": (
