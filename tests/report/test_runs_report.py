@@ -133,7 +133,7 @@ def test_a_comparison_is_written_again_in_any_format(here: Path, capsys: pytest.
     assert "which is better at words?" in page(study)[0].text
     write_document(document(result), here.parent / "directly", FORMATS)
     whole = {path.name: path.read_bytes() for path in (here.parent / "directly").iterdir()}
-    assert len(whole) == 17  # twelve tables, four other forms, and what the folder is
+    assert len(whole) == 15  # ten tables, four other forms, and what the folder is
     found = {}
     for form in ("md", "json", "csv", "latex"):
         assert call("report", "compare-1", "--format", form, "--out", form) == 0

@@ -58,21 +58,23 @@ def _chosen_columns(table: Table, width: int) -> tuple[dict[int, int], bool, int
     """
     names, places = _names_width(table), range(len(table.columns) - 1)
 
-    def fits(widths: Mapping[int, int], gap: int = _NARROW) -> bool:
-        return names + _EDGES + sum(wide + gap for wide in widths.values()) <= width
+    def room(widths: Mapping[int, int], gap: int = _NARROW) -> int:
+        return width - names - _EDGES - sum(wide + gap for wide in widths.values())
 
     kept = {place: _width_of(table, place, True) for place in places}
-    whole = fits(kept)
+    whole = room(kept) >= 0
     if not whole:
         kept = {place: _width_of(table, place, place == 0) for place in places}
     for place in reversed(places):
-        if table.columns[place + 1].minor and not fits(kept):
+        if table.columns[place + 1].minor and room(kept) < 0:
             del kept[place]
-    if not fits(kept):
-        kept = {place: _width_of(table, place, place == 0, wrapped=True) for place in kept}
-    while len(kept) > 1 and not fits(kept):
-        kept.popitem()
-    return kept, whole, _GAP if fits(kept, _GAP) else _NARROW
+    if room(kept) < 0:
+        full, kept = kept, {place: _width_of(table, place, place == 0, wrapped=True) for place in kept}
+        while len(kept) > 1 and room(kept) < 0:
+            kept.popitem()
+        for place in kept:
+            kept[place] += max(0, min(room(kept), full[place] - kept[place]))
+    return kept, whole, _GAP if room(kept, _GAP) >= 0 else _NARROW
 
 
 def as_rich(table: Table, width: int) -> tuple[rich_table.Table, list[str]]:
@@ -82,10 +84,8 @@ def as_rich(table: Table, width: int) -> tuple[rich_table.Table, list[str]]:
     shown.add_column(Text(table.columns[0].title), width=_names_width(table), overflow="fold")
     for place, wide in kept.items():
         column = table.columns[place + 1]
-        if column.number:
-            shown.add_column(Text(_title_of(column)), justify="right", width=wide)
-        else:
-            shown.add_column(Text(_title_of(column)), min_width=wide, overflow="fold")
+        side: Literal["left", "right"] = "right" if column.number else "left"
+        shown.add_column(Text(_title_of(column)), justify=side, width=wide, overflow="fold")
     _add_rows(shown, table, kept, under)
     return shown, [_title_of(column) for place, column in enumerate(table.columns[1:]) if place not in kept]
 
