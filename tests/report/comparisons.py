@@ -11,11 +11,10 @@ from dataclasses import replace
 from attnlab import stats
 from attnlab.measure.audit import Report
 from attnlab.report.parts import LossCurve
-from attnlab.studies.compare.plan import Published
+from attnlab.studies.compare import Compare
 from attnlab.studies.compare.records import (
     Comparison,
     ComparisonResult,
-    DataSummary,
     Difference,
     Effect,
     Figure,
@@ -28,6 +27,7 @@ from attnlab.studies.compare.records import (
     Texts,
     VariantResult,
 )
+from attnlab.studies.compare.variants import Variant
 
 FIGURES: list[tuple[str, str, str, Kind]] = [
     ("dev_sentence_perplexity", "dev perplexity (sentences)", "dev ppl/sent", "perplexity"),
@@ -127,16 +127,11 @@ def make_comparison(
     return ComparisonResult(
         kind="masking",
         title="dot, additive, zero_mask: which is better at words?",
-        question="Does additive attention learn more from the same sentences than dot-product attention?",
         command="attnlab compare dot additive zero_mask --task words --seeds 3",
         finished="2026-11-16",
         seconds=1234.5,
-        quick=True,
-        task="words",
-        preset="nano-words",
-        varied="model.mechanism",
-        seeds=tuple(range(seeds)),
-        data=DataSummary("prose:train", "prose:dev", None, None, 9000, 1000, None, None, 0),
+        sizes={"training sentences": 9000, "measured sentences": 1000},
+        checksums={"corpus": 64 * "5"},
         figures=tuple(Figure(key, title, short, kind, f"what {title} means") for key, title, short, kind in FIGURES),
         variants=variants,
         text_quality=Quality(20_000.0, 0.03, 0.11, 0.4, 24.0),
@@ -144,7 +139,26 @@ def make_comparison(
         paired=tuple(Difference(variant.name, names[0], "seconds", 25.7, 20.0, 31.4, 1.42) for variant in variants[1:]),
         verdict=("The gain of zero_mask is the leak: word by word it is worse.", "additive is not shown to differ."),
         explanation={"zero_mask": paragraphs},
-        published=(Published("dot", {"dev_sentence_perplexity": 381.0}, "course reports"),),
+        published={"dot": {"dev_sentence_perplexity": 381.0}},
         environment={"attnlab": "0.1.0", "python": "3.11.7", "processor": "A Processor"},
         settings=dict.fromkeys(names, settings),
+    )
+
+
+class Asked(Compare):
+    """A comparison with a question and a source of published figures."""
+
+    question = "Does additive attention learn more from the same sentences than dot-product attention?"
+    source = "course reports"
+
+
+def plan_of(result: ComparisonResult, *, quick: bool = True) -> Compare:
+    """The plan of a made-up result."""
+    return Asked(
+        quick=quick,
+        corpus="prose:train",
+        dev="prose:dev",
+        varied="model.mechanism",
+        seeds=tuple(run.seed for run in result.variants[0].runs),
+        variants=tuple(Variant(variant.name) for variant in result.variants),
     )

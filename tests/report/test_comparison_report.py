@@ -13,17 +13,17 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from comparisons import make_comparison
+from comparisons import make_comparison, plan_of
 from reading import read
 
 from attnlab.lm.tokenizers import word_lengths
-from attnlab.report.document import Chart
+from attnlab.report.document import Chart, Document
 from attnlab.report.html import as_html
 from attnlab.report.parts import LossCurve
 from attnlab.report.text import as_csv, as_markdown, named_tables
 from attnlab.report.words import capital
 from attnlab.store.records import decode, encode
-from attnlab.studies.compare.document import document
+from attnlab.studies.compare import document as comparing
 from attnlab.studies.compare.records import ComparisonResult, Effect, MeanProbe, VariantResult
 
 Result = ComparisonResult
@@ -32,6 +32,10 @@ Result = ComparisonResult
 @pytest.fixture
 def comparison() -> Result:
     return make_comparison(steps=40)
+
+
+def document(result: Result, *, quick: bool = True) -> Document:
+    return comparing.document(plan_of(result, quick=quick), result)
 
 
 def charts(html: str) -> list[str]:
@@ -149,8 +153,8 @@ def test_what_is_absent_is_left_out(comparison: Result) -> None:
         return replace(variant, texts=None, runs=runs)
 
     full = as_markdown(document(comparison))
-    empty = replace(comparison, text_quality=None, published=(), explanation={}, quick=False, paired=())
-    least = document(with_variants(replace(empty, comparisons=(), verdict=(), settings={}), bare))
+    empty = replace(comparison, text_quality=None, published={}, explanation={}, paired=())
+    least = document(with_variants(replace(empty, comparisons=(), verdict=(), settings={}), bare), quick=False)
     text = as_markdown(least)
     headings = ("Compared", "Training", "Probe sentences", "Samples", "What it means")
     for title in (*(f"## {one}" for one in headings), "Published figures", "A quick run", "Settings of"):

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from comparisons import make_comparison
+from comparisons import make_comparison, plan_of
 from made_up import (
     classification_result,
     make_patterns,
@@ -45,10 +45,16 @@ from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables, tex
 from attnlab.store.records import encode
 from attnlab.studies.compare import document as comparison
+from attnlab.studies.compare.records import ComparisonResult
 from attnlab.studies.recall import Recall, attention_section
 from attnlab.studies.reports import Reports
 from attnlab.studies.trust import Trust
 from attnlab.studies.why import Why
+
+
+def comparison_document(result: ComparisonResult) -> Document:
+    return comparison.document(plan_of(result), result)
+
 
 NASTY = """<script>alert(1)</script><img src=x onerror=alert(1)>|`*_[x](y)"'&%$#{}~^\\\x00\ud800"""
 STEERING = {"shape", "style", "layout", "tone", "role"}  # fields that only our own words may stand in
@@ -61,8 +67,8 @@ CASES: dict[str, Callable[[], Document]] = {
     "optimizers": optimizers_result,
     "look": lambda: make_view().document("runs/recall-1", "attnlab look runs/recall-1"),
     "why": lambda: Why(quick=True, seeds=(0, 1), exam="people:500:test").document(make_why()),
-    "comparison": lambda: comparison.document(make_comparison()),
-    "one seed": lambda: comparison.document(make_comparison(("dot", "additive"), seeds=1, steps=20)),
+    "comparison": lambda: comparison_document(make_comparison()),
+    "one seed": lambda: comparison_document(make_comparison(("dot", "additive"), seeds=1, steps=20)),
     "trust": lambda: Trust().document(make_trust()),
     "nothing certified": lambda: Trust().document(make_trust(met=False)),
 }
@@ -352,7 +358,7 @@ def test_large_results_make_pages_that_can_be_sent(tmp_path: Path) -> None:
     recall = replace(make_recall(6000), attention=attention)
     assert len(as_html(Recall().document(recall))) < 1_000_000
     names = ("dot", "additive", "zero_mask", *(f"variant-{number}" for number in range(12)))
-    assert len(as_html(comparison.document(make_comparison(names, steps=600)))) < 2_500_000
+    assert len(as_html(comparison_document(make_comparison(names, steps=600)))) < 2_500_000
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,8 +9,9 @@ import shutil
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
-from comparisons import make_comparison
+from comparisons import make_comparison, plan_of
 from reading import Reader, read
 
 from attnlab.report import FORMATS, write_document
@@ -19,6 +20,7 @@ from attnlab.store import listing
 from attnlab.store.folders import to_json, write_bytes, write_manifest
 from attnlab.store.records import encode
 from attnlab.studies.compare.document import document
+from attnlab.studies.study import StoredStudy, load
 from verbs import call, change, reseal
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
@@ -124,14 +126,13 @@ def test_a_comparison_is_written_again_in_any_format(here: Path, capsys: pytest.
     study, result = here / "compare-1", make_comparison(steps=20)
     study.mkdir()
     (study / "result.json").write_bytes(encode(result))
-    write_bytes(
-        study / "study.json", to_json({"study": "compare", "plan": {"preset": "nano-words"}, "fingerprints": {}})
-    )
+    plan = plan_of(result)
+    write_bytes(study / "study.json", encode(StoredStudy("compare", msgspec.Raw(encode(plan)), {})))
     write_manifest(study, "study")
     assert call("report", "compare-1", "--format", "html") == 0
     assert capsys.readouterr().out.strip() == f"report: {Path('runs/compare-1/report.html')}"
     assert "which is better at words?" in page(study)[0].text
-    write_document(document(result), here.parent / "directly", FORMATS)
+    write_document(document(load(study), result), here.parent / "directly", FORMATS)
     whole = {path.name: path.read_bytes() for path in (here.parent / "directly").iterdir()}
     assert len(whole) == 15  # ten tables, four other forms, and what the folder is
     found = {}

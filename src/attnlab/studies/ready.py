@@ -10,7 +10,6 @@ from attnlab.config import Settings
 from attnlab.errors import UserError
 from attnlab.studies import options as opt
 from attnlab.studies.compare import Compare
-from attnlab.studies.compare.plan import Published
 from attnlab.studies.study import study
 
 # Published in the course reports: single runs on the training sentences with this checksum.
@@ -56,14 +55,14 @@ class _OnSentences(_Ready):
         "task": {"options": {"padded": True, "replacement": True}},
         "train": {"rows_per_batch": 32},
     }
+    source: ClassVar[str] = "course reports, one run each"
 
-    def published(self) -> tuple[Published, ...]:
+    def published(self) -> dict[str, dict[str, float]]:
         """Return published figures, if they were measured on this corpus with these settings."""
         changed = self.given or self.preset or self.config
         if changed or self.corpus is None or self.data.corpus(self.corpus).sha256 != NEWS:
-            return ()
-        names = [variant.name for variant in self.variants if variant.name in PUBLISHED]
-        return tuple(Published(name, PUBLISHED[name], "course reports, one run each") for name in names)
+            return {}
+        return {variant.name: PUBLISHED[variant.name] for variant in self.variants if variant.name in PUBLISHED}
 
 
 @study("additive-vs-dot")

@@ -97,14 +97,14 @@ def test_published_figures_stand_beside_those_of_the_same_corpus_only(
     other.write_text("One sentence .\nA third sentence .\n", encoding="utf-8")
     monkeypatch.setattr(ready, "NEWS", corpora.load_corpus(str(news)).sha256)
     plan = ready.Masking(corpus=str(news), dev=str(other)).completed()
-    assert [one.values for one in plan.published()] == [ready.PUBLISHED[name] for name in ("dot", "zero_mask")]
+    assert plan.published() == {name: ready.PUBLISHED[name] for name in ("dot", "zero_mask")}
     additive = ready.AdditiveVsDot(corpus=str(news), dev=str(other)).completed()
-    assert [one.name for one in additive.published()] == ["dot", "additive"]
+    assert list(additive.published()) == ["dot", "additive"]
     assert additive.variants[1].settings(0).train.rows_per_batch == 32  # trained as reported
-    assert ready.Masking(corpus=str(other), dev=str(news)).completed().published() == ()
+    assert ready.Masking(corpus=str(other), dev=str(news)).completed().published() == {}
     changed = ready.Masking(corpus=str(news), dev=str(other), given={"train": {"lr": 1.0}})
-    assert changed.completed().published() == ()
-    assert ready.Masking().completed().published() == ()
+    assert changed.completed().published() == {}
+    assert ready.Masking().completed().published() == {}
 
 
 def test_quick_means_less_of_the_built_in_data() -> None:

@@ -244,8 +244,9 @@ def test_fine_tuned_runs_without_a_corpus_are_compared(
 ) -> None:
     names = [str(tuned / name) for name in pair]
     compare(*names, exam="people:60:dev", out=tmp_path / "study")
-    result: Any = load(tmp_path / "study").read_result(tmp_path / "study")
-    assert result.data.corpus == corpus
+    plan: Any = load(tmp_path / "study")
+    result: Any = plan.read_result(tmp_path / "study")
+    assert plan.corpus == corpus
     assert [one.name for one in result.variants] == ["train.lr=0.001", "train.lr=0.002"]
     assert [one.value for one in result.variants] == [0.001, 0.002]
     assert result.comparisons[0].effect.details.questions == len(corpora.load_questions("people:60:dev"))

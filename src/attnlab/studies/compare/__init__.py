@@ -37,8 +37,8 @@ from attnlab.store import records as store
 from attnlab.store.folders import add_files, is_written, locked, unlist, write_folder
 from attnlab.store.runs import Run, unused_path
 from attnlab.studies.compare import document, judge, runs
-from attnlab.studies.compare.judge import ALPHA, losses_of
-from attnlab.studies.compare.plan import TUNING, Plan
+from attnlab.studies.compare.judge import losses_of
+from attnlab.studies.compare.plan import ALPHA, TUNING, Plan
 from attnlab.studies.compare.records import ComparisonResult, figures
 from attnlab.studies.compare.variants import Trial, Tuning
 from attnlab.studies.options import seed_numbers
@@ -82,7 +82,7 @@ class Compare(Plan):
 
     def document(self, result: ComparisonResult) -> Document:
         """Return the report."""
-        return document.document(result)
+        return document.document(self, result)
 
     def _audit(self, folder: Path, console: Console) -> None:
         """Audit every variant's model."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from pathlib import Path
 
 from attnlab.lm.exams import Scored
 from attnlab.report import parts
 from attnlab.report.document import (
     Axis,
-    Block,
     Cell,
     Chart,
     Column,
@@ -42,13 +41,13 @@ from attnlab.report.words import (
     span,
     times,
 )
+from attnlab.studies.compare.plan import ALPHA, Plan
 from attnlab.studies.compare.records import (
     Comparison,
     ComparisonResult,
     Difference,
     Figure,
     MeanProbe,
-    Registration,
     Spread,
     VariantResult,
 )
@@ -62,7 +61,7 @@ _SPLIT_AT_SPACES = (
 )
 
 
-def document(result: ComparisonResult) -> Document:
+def document(plan: Plan, result: ComparisonResult) -> Document:
     """The whole report."""
     notes = [(figure.title, figure.note) for figure in result.figures if figure.note]
     curves = [(_titled(variant), [run.curve for run in variant.runs], variant.leaks) for variant in result.variants]
@@ -72,36 +71,35 @@ def document(result: ComparisonResult) -> Document:
     return parts.report_of(
         result.kind,
         result,
-        [*([result.question] if result.question else []), *result.verdict],
+        [*([plan.question] if plan.question else []), *result.verdict],
         [
             *section(
                 "Results",
-                _summary_table(result),
+                _summary_table(result, len(plan.seeds)),
                 _answers_table(result),
                 parts.folded("What the figures mean", Facts("What the figures mean", notes)),
             ),
-            *_compared_section(result),
+            *_compared_section(plan, result),
             *(_tuning_section(result.tuning, result.figures[0]) if result.tuning else []),
             *section("Training", *parts.joint_losses(curves)),
             *_texts_sections(result),
             *section("Who sees the future", _leak_chart(result), _word_by_word_table(result), _audit_table(result)),
             *section("What it means", *explained),
-            *section("Published figures beside ours", _published_table(result)),
+            *section("Published figures beside ours", _published_table(plan, result)),
             *section("By seed", _seeds_table(result), _differences_table(result)),
             *section("Time and memory", _costs_table(result)),
             *section("Sentence lengths", parts.lengths_chart(result.lengths) if result.lengths else None),
-            _reproduce(result),
+            _reproduce(plan, result),
         ],
-        _notices(result),
+        [*_leak_notice(result.leaking), *([parts.QUICK] if plan.quick else [])],
         "the compared runs took",
     )
 
 
-def _notices(result: ComparisonResult) -> list[Notice]:
-    leaks, quick = result.leaking, [parts.QUICK] if result.quick else []
+def _leak_notice(leaks: Sequence[str]) -> list[Notice]:
     verb = "leaks" if len(leaks) == 1 else "leak"
     words = "its outputs depend on later tokens. Perplexities and losses marked “leaks” are invalid."
-    return [*([Notice(f"{', '.join(leaks)} {verb}:", words, "leaks")] if leaks else []), *quick]
+    return [Notice(f"{', '.join(leaks)} {verb}:", words, "leaks")] if leaks else []
 
 
 # The variants
@@ -146,14 +144,14 @@ def _mean_cell(spread: Spread | None, kind: str) -> Cell:
     return Cell(figure(mean, kind), mean, span(low, high, kind), behind, low=low, high=high)
 
 
-def _summary_table(result: ComparisonResult) -> Table:
+def _summary_table(result: ComparisonResult, seeds: int) -> Table:
     """The quality of each variant, and its time."""
     shown = [figure for figure in result.figures if figure.kind in (*_QUALITY, "seconds")]
     caption = (
-        f"Means over {plural(len(result.seeds), 'seed')}, with the 95 % interval for other seeds below, of each variant alone."
+        f"Means over {plural(seeds, 'seed')}, with the 95 % interval for other seeds below, of each variant alone."
         " Pairs share seeds and texts, so their differences are known more precisely."
     )
-    if len(result.seeds) < 2:
+    if seeds < 2:
         caption = "One seed each: how much another seed would change these numbers is not known."
 
     def cells(variant: VariantResult) -> list[Cell]:
@@ -190,19 +188,16 @@ def _seeds_table(result: ComparisonResult) -> Table:
     return Table("Runs", "Every run by itself.", parts.columns("Variant", "Seed", *titles), rows)
 
 
-def _published_table(result: ComparisonResult) -> Table | None:
-    variants = {variant.name: variant for variant in result.variants}
+def _published_table(plan: Plan, result: ComparisonResult) -> Table | None:
     rows = []
-    for source in result.published:
-        variant = variants[source.name]
-        for key, value in source.values.items():
+    for variant in result.variants:
+        for key, value in result.published.get(variant.name, {}).items():
             of, own = result.figure(key), variant.values.get(key)
             ratio = own.mean / value if own and own.mean is not None and value else None
-            cells = [Cell(of.title), parts.cell(value, of.kind), _mean_cell(own, of.kind)]
-            rows.append(_row(source.name, [*cells, parts.cell(ratio, "ratio"), Cell(source.source)], _mark(variant)))
-    titles = (parts.text_column("Figure"), "Published", "Ours", "Ours over published", parts.text_column("Source"))
-    caption = "Published figures beside ours."
-    return Table("Published figures", caption, parts.columns("Variant", *titles), rows) if rows else None
+            cells = [Cell(of.title), parts.cell(value, of.kind), _mean_cell(own, of.kind), parts.cell(ratio, "ratio")]
+            rows.append(_row(variant.name, cells, _mark(variant)))
+    titles = parts.columns("Variant", parts.text_column("Figure"), "Published", "Ours", "Ours over published")
+    return Table("Published figures", f"Published in: {plan.source}.", titles, rows) if rows else None
 
 
 def _answers_table(result: ComparisonResult) -> Table | None:
@@ -249,21 +244,20 @@ def _margin_in_words(margin: float, tested: Figure) -> str:
     return f"{100 * margin:g} {'points' if tested.kind == 'share' else '%'}"
 
 
-def _tests_table(result: ComparisonResult) -> Table:
+def _tests_table(plan: Plan, result: ComparisonResult) -> Table:
     pairs, tested = result.comparisons, result.figures[0]
     corrected = any(pair.adjusted is not None for pair in pairs)
-    margin = result.registration.margin if result.registration else None
     ratios = Column("Ratio or difference", note=f"with its {_level(pairs)} interval")
     titles = [ratios, Column("p")]
     titles += [Column("p after Holm", note="corrected for the number of comparisons")] if corrected else []
     titles += [parts.text_column("Difference shown")]
-    titles += [parts.text_column(f"Equivalent within {_margin_in_words(margin, tested)}")] if margin else []
+    titles += [parts.text_column(f"Equivalent within {_margin_in_words(plan.margin, tested)}")] if plan.margin else []
     rows = []
     for pair in pairs:
         cells = [_effect_cell(pair, tested.kind), parts.cell(pair.effect.p, "p")]
         cells += [parts.cell(pair.adjusted, "p")] if corrected else []
         cells += [Cell(("yes" if pair.shown else "no") + ("" if pair.valid else ", invalid"))]
-        if margin:
+        if plan.margin:
             test = pair.effect.details.equivalence
             shown = Cell("yes" if test.shown else "not shown", test.p, f"p = {test.p:.2g}") if test else Cell(NOTHING)
             cells.append(shown)
@@ -321,7 +315,7 @@ def _pair_chart(of: Figure, pairs: Sequence[Comparison], names: dict[str, str], 
     return Chart("points", title, label, axis, marks=points, origin=1.0 if ratios else 0.0)
 
 
-def _compared_section(result: ComparisonResult) -> list[Section]:
+def _compared_section(plan: Plan, result: ComparisonResult) -> list[Section]:
     if not result.comparisons:
         return []
     together = " Those of all pairs hold together with 95 %." if len(result.comparisons) > 1 else ""
@@ -333,7 +327,7 @@ def _compared_section(result: ComparisonResult) -> list[Section]:
         Text([capital(pair.words)], title=pair.heading, mark=_pair_mark(pair, result.leaking))
         for pair in result.comparisons
     ]
-    return section("Compared", *_pair_charts(result), Text([legend], "quiet"), *sentences, _tests_table(result))
+    return section("Compared", *_pair_charts(result), Text([legend], "quiet"), *sentences, _tests_table(plan, result))
 
 
 # Tuning
@@ -484,31 +478,32 @@ def _leak_chart(result: ComparisonResult) -> Chart | None:
 # What it rests on
 
 
-def _registration_facts(fixed: Registration, result: ComparisonResult) -> Facts:
+def _registration_facts(plan: Plan, result: ComparisonResult) -> Facts:
     """What was fixed beforehand, and what was added after a result was known."""
-    tuned = [f"{item.setting} in {plain(item.values)}" for item in (result.tuning.settings if result.tuning else ())]
-    margin = NOTHING if fixed.margin is None else _margin_in_words(fixed.margin, result.figures[0])
+    tested, first = result.figures[0], plan.looks[0] if plan.looks else plan.seeds
+    tuned = [f"{item.setting} in {plain(item.values)}" for item in plan.tuned]
+    added = [str(seed) for seed in plan.seeds if seed not in first]
+    default = f"two-sided: the {tested.title} of the two sides of a pair differ"
     facts = [
-        ("Started", fixed.started or NOTHING),
-        ("Registered", "before training" if fixed.before_training else "after the runs were trained"),
-        ("Hypothesis", fixed.hypothesis),
-        ("Tested figure", fixed.figure),
-        ("Pairs", "; ".join(f"{a} against {b}" for a, b in fixed.pairs)),
-        ("Error probability", f"{percent(fixed.alpha)} over all pairs, for differences and for equivalence each"),
-        ("Margin of equivalence", margin),
+        ("Started", plan.started),
+        ("Registered", "after the runs were trained" if plan.runs else "before training"),
+        ("Hypothesis", plan.hypothesis or default),
+        ("Tested figure", tested.title),
+        ("Pairs", "; ".join(f"{a} against {b}" for a, b in plan.compared())),
+        ("Error probability", f"{percent(ALPHA)} over all pairs, for differences and for equivalence each"),
+        ("Margin of equivalence", _margin_in_words(plan.margin, tested) if plan.margin else NOTHING),
         ("Tuned", "; ".join(tuned) or "nothing"),
-        ("Seeds", ", ".join(map(str, fixed.seeds))),
-        ("Seeds added later", ", ".join(map(str, fixed.seeds_added)) or "none"),
-        ("Looks at the result", str(fixed.looks)),
-        *((f"Checksum of {name}", checksum[:16]) for name, checksum in fixed.checksums.items()),
+        ("Seeds", ", ".join(map(str, first))),
+        ("Seeds added later", ", ".join(added) or "none"),
+        ("Looks at the result", str(len(plan.looks) + 1)),
+        *((f"Checksum of {name}", checksum[:16]) for name, checksum in result.checksums.items()),
     ]
     return Facts("Registration", facts)
 
 
-def _reproduce(result: ComparisonResult) -> Section:
-    known = {"task": result.task, "preset": result.preset, **asdict(result.data)}
-    facts = [(capital(name.replace("_", " ")), plain(value)) for name, value in known.items() if value is not None]
+def _reproduce(plan: Plan, result: ComparisonResult) -> Section:
+    names = [(capital(use), Path(name).name) for use in plan.sources if (name := getattr(plan, use))]
+    sizes = [(capital(name), count(size)) for name, size in result.sizes.items()]
     varied = ", ".join(plain(variant.value) for variant in result.variants)
-    facts += [("Varied", f"{result.varied}: {varied}"), ("Seeds", ", ".join(map(str, result.seeds)))]
-    more: list[Block] = [_registration_facts(result.registration, result)] if result.registration else []
-    return parts.reproduce(result, Facts("Data", facts), result.settings, more)
+    facts = [*names, *sizes, ("Varied", f"{plan.varied}: {varied}"), ("Seeds", ", ".join(map(str, plan.seeds)))]
+    return parts.reproduce(result, Facts("Data", facts), result.settings, [_registration_facts(plan, result)])

@@ -22,11 +22,10 @@ from attnlab.report.parts import LossCurve
 from attnlab.report.words import capital, listed
 from attnlab.stats.bootstrap import exp_or_none
 from attnlab.store.runs import lineage
-from attnlab.studies.compare.plan import Plan
+from attnlab.studies.compare.plan import ALPHA, Plan
 from attnlab.studies.compare.records import (
     Comparison,
     ComparisonResult,
-    DataSummary,
     Difference,
     Effect,
     Figure,
@@ -35,7 +34,6 @@ from attnlab.studies.compare.records import (
     MeanProbe,
     Quality,
     Readings,
-    Registration,
     SeedRun,
     Spread,
     Texts,
@@ -45,7 +43,6 @@ from attnlab.studies.compare.records import (
 from attnlab.studies.compare.runs import READ_TWICE, Record, Records, notes_on, read_records, settings_of, some
 from attnlab.studies.compare.variants import Tuning, run_differences
 
-ALPHA = 0.05
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
 _ONE_BY_ONE = 4  # more comparisons than this that show no difference share a sentence
 _CURVE = ("step", "tokens", "loss")  # kept per step
@@ -66,17 +63,11 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     comparisons = _compare_all(plan, records, columns[0], leaking, _settings_in_words(plan, tuning))
     text_quality = runs[0].text.text_quality if plan.words else None
     explanation = explain(variants, text_quality)
-    config = stages.stored_config(runs[0].run)
     return ComparisonResult(
         title=plan.title,
-        question=plan.question,
         seconds=round(sum(run.values["seconds"] + run.measured.measuring for run in runs), 1),
-        quick=plan.quick,
-        task=config.task.name,
-        preset=config.preset,
-        varied=plan.varied,
-        seeds=plan.seeds,
-        data=_describe_data(plan),
+        sizes=_sizes(plan),
+        checksums=plan.fingerprints(),
         figures=tuple(columns),
         variants=tuple(variants),
         comparisons=tuple(comparisons),
@@ -96,7 +87,6 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
             *notes_on(records),
         ),
         explanation=explanation,
-        registration=_registration(plan, columns[0]),
         tuning=tuning,
         lengths=tuple(word_lengths(plan.data.corpus(plan.corpus).lines)) if plan.words and plan.corpus else (),
     )
@@ -124,23 +114,6 @@ def _refuse_differences(plan: Plan, records: Records) -> None:
 
 
 # The plan in words
-
-
-def _registration(plan: Plan, column: Figure) -> Registration:
-    first = plan.looks[0] if plan.looks else plan.seeds
-    return Registration(
-        started=plan.started,
-        hypothesis=plan.hypothesis or f"two-sided: the {column.title} of the two sides of a pair differ",
-        figure=column.title,
-        pairs=tuple(plan.compared()),
-        alpha=ALPHA,
-        margin=plan.margin,
-        seeds=first,
-        looks=len(plan.looks) + 1,
-        seeds_added=tuple(seed for seed in plan.seeds if seed not in first),
-        checksums=plan.fingerprints(),
-        before_training=not plan.runs,
-    )
 
 
 def _notes_on_plan(plan: Plan, tuning: Tuning | None) -> list[str]:
@@ -188,20 +161,13 @@ def _settings_in_words(plan: Plan, tuning: Tuning | None) -> str:
     return f"each with its best {names}{stage} of {tried} tried, chosen on {tuning.items:,} other {plan.noun}"
 
 
-def _describe_data(plan: Plan) -> DataSummary:
-    names = (plan.corpus, plan.dev, plan.facts, plan.exam)
-    corpus, dev, facts, exam = (Path(name).name if name else None for name in names)
-    return DataSummary(
-        corpus,
-        dev,
-        facts,
-        exam,
-        sentences=len(plan.data.corpus(plan.corpus).lines) if plan.corpus else 0,
-        dev_sentences=len(plan.sentences) if plan.dev else None,
-        questions=len(plan.questions) if plan.exam else None,
-        clusters=len(set(plan.clusters)) if plan.clusters else None,
-        seen_before=plan.seen_before,
-    )
+def _sizes(plan: Plan) -> dict[str, int]:
+    """The sizes of the data; documents or people that items share are counted if there are any."""
+    corpus = plan.data.corpus(plan.corpus).lines if plan.corpus else ()
+    sizes = {"training sentences": len(corpus), f"measured {plan.noun}": len(plan.items)}
+    shared = "their documents" if plan.words else "people they are about"
+    sizes |= {shared: len(set(plan.clusters))} if plan.clusters else {}
+    return {**sizes, f"{plan.noun} in the training data": plan.seen_before}
 
 
 # Variants

@@ -54,6 +54,7 @@ from attnlab.tasks import task_class
 T = TypeVar("T")
 R = TypeVar("R", bound=StudyResult)
 
+ALPHA = 0.05  # error probability over all pairs
 _PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the corpus that nano-words is made for
 _QUICK_EPOCHS = 2.0
 _SEEDS, _QUICK_SEEDS = 5, 3
@@ -148,15 +149,6 @@ class Grid(Study[R]):
         return sums | checksums_of_files(list(dict.fromkeys(files)))
 
 
-@dataclass(frozen=True)
-class Published:
-    """Published figures of one variant, with their source."""
-
-    name: str
-    values: dict[str, float]
-    source: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan(Grid[Any]):
     """A comparison with everything needed to repeat it. The first variant is the reference."""
@@ -183,6 +175,7 @@ class Plan(Grid[Any]):
 
     question: ClassVar[str] = ""
     headline: ClassVar[str] = ""
+    source: ClassVar[str] = ""  # of published figures
     usual: ClassVar[Settings] = {}  # settings that those of the user override
 
     @property
@@ -193,9 +186,9 @@ class Plan(Grid[Any]):
         names = ", ".join(variant.name for variant in self.variants)
         return self.headline or f"{names}: which is better at {settings.task.name}?"
 
-    def published(self) -> tuple[Published, ...]:
-        """Return published figures of the same experiment."""
-        return ()
+    def published(self) -> dict[str, dict[str, float]]:
+        """Return published figures of the same experiment, by variant."""
+        return {}
 
     def compared(self) -> list[tuple[str, str]]:
         """The pairs that are tested: each variant with the first, or each with each."""

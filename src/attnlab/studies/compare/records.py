@@ -15,7 +15,6 @@ from attnlab.lm.perplexity import Probe
 from attnlab.lm.tokenizers import LengthBar
 from attnlab.measure.audit import Report
 from attnlab.report.parts import LossCurve, StudyResult
-from attnlab.studies.compare.plan import Published
 from attnlab.studies.compare.variants import Tuning
 
 Kind = Literal["perplexity", "loss", "share", "seconds", "rate", "bytes", "count"]
@@ -229,61 +228,23 @@ class VariantResult:
     exam: Score | None = None  # of the first seed
 
 
-@dataclass(frozen=True)
-class DataSummary:
-    """The names and sizes of the data; `clusters` are documents or people that items share, None: each is alone."""
-
-    corpus: str | None
-    dev: str | None
-    facts: str | None
-    exam: str | None
-    sentences: int
-    dev_sentences: int | None
-    questions: int | None
-    clusters: int | None
-    seen_before: int
-
-
-@dataclass(frozen=True)
-class Registration:
-    """What was fixed beforehand, and what was changed after a result was known."""
-
-    started: str
-    hypothesis: str
-    figure: str
-    pairs: tuple[tuple[str, str], ...]
-    alpha: float
-    margin: float | None
-    seeds: tuple[int, ...]  # of the first result
-    looks: int
-    seeds_added: tuple[int, ...]
-    checksums: dict[str, str]
-    before_training: bool = True  # False: finished runs were compared
-
-
 @dataclass(frozen=True, kw_only=True)
 class ComparisonResult(StudyResult):
     """The result of a comparison; the first variant is the reference, and the first figure is tested."""
 
-    question: str
-    varied: str
-    seeds: tuple[int, ...]
     figures: tuple[Figure, ...]
     variants: tuple[VariantResult, ...]
     comparisons: tuple[Comparison, ...]
     paired: tuple[Difference, ...]
     verdict: tuple[str, ...]
     settings: dict[str, Settings]  # by variant
-    task: str
-    preset: str
-    data: DataSummary
-    registration: Registration | None = None
+    sizes: dict[str, int]  # of the data
+    checksums: dict[str, str]  # of data and files, as they were when the study began
     tuning: Tuning | None = None
     explanation: dict[str, tuple[str, ...]]  # what a leak is worth, by variant; the last paragraph is the verdict
-    published: tuple[Published, ...] = ()
+    published: dict[str, dict[str, float]]  # figures by variant
     text_quality: Quality | None = None
     lengths: tuple[LengthBar, ...] = ()  # a histogram of the words per sentence
-    quick: bool = False
 
     @property
     def leaking(self) -> list[str]:
