@@ -124,6 +124,7 @@ def test_labels_that_are_numbers_are_ordered_as_numbers(files: Path) -> None:
     [
         ("no tab here", "dev.tsv:3: no tab between label and text"),
         ("1\ta\tb", "dev.tsv:3: 3 columns; leave two"),
+        ("1\ta\rb\tc", "dev.tsv:3: 3 columns; leave two"),
         ("1\t  ", "dev.tsv:3: nothing after the tab"),
         ("\ttext", "dev.tsv:3: nothing before the tab"),
         ("2\ta new thing", "dev.tsv:3: label '2' does not occur in train.tsv, which has 0, 1"),

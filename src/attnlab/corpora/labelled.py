@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -142,8 +143,10 @@ def read_columns(path: str | Path) -> _File:
 def _split(line: str, place: str) -> _Pair:
     """The two columns of a line; tabs inside quotes belong to the text."""
     parts = line.split("\t")
-    if len(parts) > 2 and len(quoted := next(csv.reader([line], delimiter="\t"))) == 2:
-        parts = quoted
+    if len(parts) > 2:
+        with suppress(csv.Error):  # a carriage return outside quotes
+            quoted = next(csv.reader([line], delimiter="\t"))
+            parts = quoted if len(quoted) == 2 else parts
     if len(parts) == 1:
         raise DataError(f"{place}: no tab between label and text; write label<TAB>text or text<TAB>label")
     if len(parts) > 2:
