@@ -138,7 +138,7 @@ def test_words_have_no_symbol_to_ask_with() -> None:
     with pytest.raises(ConfigError, match="no ⁇, so questions cannot be asked") as error:
         _ = WORD.mask
     assert "\n" not in str(error.value)
-    assert (WORD.words, WORD.characters, BPE.words, CHAR.characters) == (True, False, False, True)
+    assert (WORD.words, WORD.kind, BPE.words, CHAR.kind) == (True, "word", False, "char")
 
 
 def test_words_are_saved_and_loaded(tmp_path: Path) -> None:

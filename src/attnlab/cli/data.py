@@ -75,10 +75,7 @@ def corpus_show(
     if shown.words:
         _show_words(shown.words, shown.symbols)
     for example in shown.examples:
-        say(Text.assemble(("input   ", "bold"), example.input))
-        say(Text.assemble(("target  ", "bold"), example.target))
-        say(Text.assemble(("x       ", "bold"), example.x))
-        say(Text.assemble(("y       ", "bold"), example.y, "\n"))
+        say(*(Text.assemble((f"{name:8}", "bold"), text) for name, text in vars(example).items()), "")
 
 
 def _show_words(words: WordCounts, symbols: int) -> None:

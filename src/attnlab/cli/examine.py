@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attnlab.cli.common import MEASURE, app, console, output_folder, say, show_json
 from attnlab.errors import UserError
 from attnlab.studies import options as opt
-from attnlab.studies.options import about, at_least_one, default
+from attnlab.studies.options import about, default
 
 if TYPE_CHECKING:
     from attnlab.inside.look import View
@@ -177,14 +177,9 @@ def ask(
 
     After `attnlab calibrate` it answers only if the risk is at most --max-risk.
     """
-    at_least_one("top", top)
-    from attnlab.stats.checks import check_level
-    from attnlab.trust.asking import Oracle, checked_question
+    from attnlab.trust import ask
 
-    question = checked_question(question)
-    check_level(max_risk, "--max-risk")
-    oracle = Oracle(folder, trust_code=trust_code)
-    answer = oracle.answer(question, max_risk, top)
+    answer = ask(folder, question, max_risk, top, trust_code=trust_code)
     if json:
         likeliest = [{"answer": text, "probability": share} for text, share in answer.alternatives]
         documents = list(answer.lines) if answer.looked_up else None
@@ -287,8 +282,6 @@ def generate(
     json: opt.Json = False,
 ) -> None:
     """Sample texts from a run's model."""
-    at_least_one("n", n)
-    at_least_one("max-new-tokens", max_new_tokens)
     from attnlab.lm import evaluate
     from attnlab.lm.devices import choose_device
     from attnlab.lm.model import load_model

@@ -146,15 +146,6 @@ def _library_docstrings() -> Iterator[tuple[str, str]]:
             yield module, text
 
 
-def _help_texts() -> Iterator[str]:
-    """All help texts of this Python: the topics of help(), then the docstrings."""
-    with suppress(ImportError):  # a minimal Python
-        from pydoc_data.topics import topics as of_help
-
-        yield from (of_help[name] for name in sorted(of_help))
-    yield from (text for _, text in _library_docstrings())
-
-
 def bare(sentence: str) -> str:
     """Return a sentence in lower case without punctuation, to compare copies of it."""
     return " ".join(re.findall(r"\w+", sentence.lower()))
@@ -173,7 +164,11 @@ def sentences_of(helps: Iterable[str]) -> tuple[tuple[str, int], ...]:
 
 @cache
 def _sentences() -> tuple[tuple[str, int], ...]:
-    return sentences_of(_help_texts())
+    """The sentences of all help texts of this Python: the topics of help(), then the docstrings."""
+    of_help: dict[str, str] = {}
+    with suppress(ImportError):  # a minimal Python
+        from pydoc_data.topics import topics as of_help
+    return sentences_of([*(of_help[name] for name in sorted(of_help)), *(text for _, text in _library_docstrings())])
 
 
 def part_of(text: str) -> str:

@@ -141,12 +141,10 @@ class Result:
 
 def rich_facts(facts: Sequence[tuple[str, str]]) -> Table:
     """Names and values for the terminal."""
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
+    table = Table.grid(Column(style="dim", no_wrap=True), Column(), padding=(0, 2, 0, 0))
     for name, value in facts:
         table.add_row(name, Text(value))
     return table

@@ -253,7 +253,7 @@ def _tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
     else:
         settings |= {"eos_token": PAD, "pad_token": PAD, "mask_token": MASK}
         stored["normalizer"] = _normalizer(tokenizer.space, stored["normalizer"])
-        if tokenizer.characters:
+        if tokenizer.kind == "char":
             settings["unk_token"] = MASK
         if tokenizer.space:
             strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}

@@ -12,9 +12,8 @@ out; knows nothing about folders or screens.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -52,7 +51,7 @@ def ablate(
     finds. Otherwise the text is continued, and next tokens are compared.
     """
     subject = _Subject(model, tokenizer, text, question, answers)
-    before, written_before = subject.respond({})
+    before, written_before = subject.respond([])
     after, written_after = subject.respond(subject.changes(changes))
     answer, then = next(iter(before)), next(iter(after))
     shown = dict.fromkeys([*islice(before, _SHOWN), *islice(after, _SHOWN)])
@@ -78,7 +77,7 @@ def ablate_heads(
     """Yield the probability of the model's own answer, first unchanged, then with each head switched off in turn."""
     subject = _Subject(model, tokenizer, text, question, answers)
     best = next(iter(subject.chances()))
-    yield HeadEffect(None, None, subject.chance_of(best, {}))
+    yield HeadEffect(None, None, subject.chance_of(best, []))
     for layer in range(model.config.n_layer):
         for head in range(model.config.n_head):
             chance = None
@@ -123,15 +122,6 @@ def _change(intervention: Intervention, source: Tensor | None) -> Change:
     return change
 
 
-def _in_order(changes: Sequence[Change]) -> Change:
-    def change_all(value: Tensor) -> Tensor:
-        for change in changes:
-            value = change(value)
-        return value
-
-    return change_all
-
-
 def _finite(chance: float) -> float:
     if not math.isfinite(chance):
         raise AttnlabError("the model computed a number that is not finite: it may have diverged")
@@ -157,16 +147,16 @@ class _Subject:
             answers = AnswerTrie(tokenizer, answers)
         self.trie = answers
 
-    def changes(self, interventions: Sequence[Intervention]) -> dict[str, Change]:
-        """The functions that make the changes, by tap; several changes of one tap are made in order."""
-        names, changes = taps_of(self.model), defaultdict[str, list[Change]](list)
+    def changes(self, interventions: Sequence[Intervention]) -> list[tuple[str, Change]]:
+        """The functions that make the changes, each with its tap, in order."""
+        names, changes = taps_of(self.model), []
         for each in interventions:
             if each.name not in names:
                 raise UserError(f"layer {each.layer + 1} has no such activation: its mechanism has no {each.name}")
             if each.position is not None and not 0 <= each.position < len(self.ids):
                 raise UserError(f"there is no token {each.position + 1}: the text has {len(self.ids)}")
-            changes[each.name].append(_change(each, self._source(each)))
-        return {name: _in_order(functions) for name, functions in changes.items()}
+            changes.append((each.name, _change(each, self._source(each))))
+        return changes
 
     def _source(self, intervention: Intervention) -> Tensor | None:
         """What replaces an activation, per token of the text; None for zeros."""
@@ -188,11 +178,13 @@ class _Subject:
         return seen[name][0]
 
     @contextmanager
-    def _changed(self, changes: Mapping[str, Change]) -> Iterator[None]:
-        with patch(self.model, changes), eval_mode(self.model):
+    def _changed(self, changes: Sequence[tuple[str, Change]]) -> Iterator[None]:
+        with ExitStack() as stack, eval_mode(self.model):
+            for name, change in changes:
+                stack.enter_context(patch(self.model, {name: change}))
             yield
 
-    def respond(self, changes: Mapping[str, Change]) -> tuple[dict[str, float], str]:
+    def respond(self, changes: Sequence[tuple[str, Change]]) -> tuple[dict[str, float], str]:
         """The probabilities of what the model may say with some changes, and what it writes."""
         limit = self.model.config.block_size if self.question else _WRITTEN
         with self._changed(changes):
@@ -206,7 +198,7 @@ class _Subject:
             chances = self._answers() if self.question else self._next_tokens()
         return dict(sorted(chances.items(), key=lambda pair: -pair[1]))
 
-    def chance_of(self, answer: str, changes: Mapping[str, Change]) -> float:
+    def chance_of(self, answer: str, changes: Sequence[tuple[str, Change]]) -> float:
         """The probability of one answer or next token with some changes."""
         with self._changed(changes):
             if not self.question:

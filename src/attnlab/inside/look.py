@@ -238,7 +238,7 @@ def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> 
 
 def _encode_with_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
     parts = re.split(f"([{MASK}{PAD}])", text)
-    if tokenizer.characters:
+    if tokenizer.kind == "char":
         known = tokenizer.backend.get_vocab()
         strange = sorted({letter for letter in text if letter not in known})
         if strange:
@@ -249,7 +249,7 @@ def _encode_with_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
     for part in parts:
         symbol = {MASK: tokenizer.mask, PAD: tokenizer.pad}.get(part)
         # Pieces contain their own space, so the spaces beside a symbol are only for readability.
-        plain = part if tokenizer.characters or len(parts) == 1 else part.strip(" ")
+        plain = part if tokenizer.kind == "char" or len(parts) == 1 else part.strip(" ")
         ids += tokenizer.encode(plain) if symbol is None else [symbol]
     return ids
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -65,7 +63,11 @@ def flops_per_token(model: LanguageModel, tokens: int, *, training: bool = False
         twin = copy.deepcopy(model).cpu()  # counted alike for every device
         twin.requires_grad_().train(training)
         ids, targets = torch.randint(model.config.vocab_size, (2, 1, tokens))
-        with _counted_by_part(twin) as parts:
+        with Counter() as counter:
+            parts = _Parts(counter)
+            for name, tap in taps_of(twin).items():
+                if match := _BACKBONE.fullmatch(name):
+                    tap.register_forward_hook(partial(parts.watch, _ENDS.get(match[1], "other")))
             result = SummedLoss(twin)(ids, targets) if training else twin(ids)
             parts.end("head", result)
             if training:
@@ -96,21 +98,10 @@ class _Parts:
                 node.register_prehook(partial(self._enter, part))
                 waiting += [before for before, _ in node.next_functions]
 
+    def watch(self, part: str, _tap: object, _inputs: object, value: Tensor) -> None:
+        """End a part where its value passes a tap."""
+        self.end(part, value)
+
     def _enter(self, part: str, _gradients: Any) -> None:
         self.end(self.now)
         self.now = part
-
-
-@contextmanager
-def _counted_by_part(model: LanguageModel) -> Iterator[_Parts]:
-    """Count while the model runs; its taps mark where a part ends."""
-    with Counter() as counter:
-        parts = _Parts(counter)
-
-        def watch(part: str, _tap: object, _inputs: object, value: Tensor) -> None:
-            parts.end(part, value)
-
-        for name, tap in taps_of(model).items():
-            if match := _BACKBONE.fullmatch(name):
-                tap.register_forward_hook(partial(watch, _ENDS.get(match[1], "other")))
-        yield parts

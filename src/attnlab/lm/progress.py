@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -168,7 +169,7 @@ class _Tracker:
     close: Callable[[], None]
 
 
-def _tensorboard(run: Path, settings: Mapping[str, Any], step: int) -> _Tracker:
+def _tensorboard(run: Path, step: int) -> _Tracker:
     """Event files in the folder `tensorboard` of the run."""
     from torch.utils.tensorboard import SummaryWriter
 
@@ -183,21 +184,13 @@ def _tensorboard(run: Path, settings: Mapping[str, Any], step: int) -> _Tracker:
     return _Tracker(log, writer.close)
 
 
-def _wandb(run: Path, settings: Mapping[str, Any], step: int) -> _Tracker:
-    import wandb
-
-    quiet = {"settings": wandb.Settings(silent=True)}
-    return _dashboard(wandb, run, settings, name=run.name, dir=str(run), id=_identity(run), **quiet)
-
-
-def _trackio(run: Path, settings: Mapping[str, Any], step: int) -> _Tracker:
-    import trackio
-
-    return _dashboard(trackio, run, settings, name=f"{run.name}-{_identity(run)[:6]}")
-
-
-def _dashboard(package: Any, run: Path, settings: Mapping[str, Any], **options: Any) -> _Tracker:
+def _dashboard(package: Any, run: Path, settings: Mapping[str, Any]) -> _Tracker:
     """Weights & Biases, or Trackio, which has the same interface; offline modes are those of the packages."""
+    identity = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]  # stays the same when the run is resumed
+    options: dict[str, Any] = {"name": f"{run.name}-{identity[:6]}"}
+    if package.__name__ == "wandb":
+        quiet = package.Settings(silent=True)
+        options = {"name": run.name, "dir": str(run), "id": identity, "settings": quiet}
 
     def close() -> None:
         with redirect_stdout(StringIO()):
@@ -208,16 +201,11 @@ def _dashboard(package: Any, run: Path, settings: Mapping[str, Any], **options: 
     return _Tracker(lambda step, numbers, texts: package.log({**numbers, **texts}, step=step), close)
 
 
-def _identity(run: Path) -> str:
-    """A name that stays the same when the run is resumed."""
-    return hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
-
-
-# How to open each tracker, and what to do if that fails.
-_TRACKERS: dict[str, tuple[Callable[[Path, Mapping[str, Any], int], _Tracker], str]] = {
-    "tensorboard": (_tensorboard, "check that its folder can be written"),
-    "wandb": (_wandb, "log in with `wandb login` or set WANDB_MODE=offline"),
-    "trackio": (_trackio, "set TRACKIO_DIR to a folder that can be written"),
+# What to do if a tracker cannot be opened.
+_ADVICE = {
+    "tensorboard": "check that its folder can be written",
+    "wandb": "log in with `wandb login` or set WANDB_MODE=offline",
+    "trackio": "set TRACKIO_DIR to a folder that can be written",
 }
 
 
@@ -250,10 +238,11 @@ def tracking(
         each(lambda tracker: tracker.log(step, numbers, texts))
 
     def begin(name: str) -> None:
-        trackers[name] = _TRACKERS[name][0](run, settings, step)
+        of_run = _tensorboard(run, step) if name == "tensorboard" else _dashboard(import_module(name), run, settings)
+        trackers[name] = of_run
 
     for name in names:
-        attempt(name, partial(begin, name), "cannot be used: {error}; " + _TRACKERS[name][1])
+        attempt(name, partial(begin, name), "cannot be used: {error}; " + _ADVICE[name])
     try:
         yield log
     finally:

@@ -69,11 +69,6 @@ class Tokenizer:
         self.space = " " if self.kind == "bpe" and _cuts_like(backend, _cut_pieces()) else ""
 
     @property
-    def characters(self) -> bool:
-        """Whether this is a character tokenizer."""
-        return self.kind == "char"
-
-    @property
     def words(self) -> bool:
         """Whether this is a word tokenizer."""
         return self.kind == "word"

@@ -18,6 +18,7 @@ underconfident, weak and strong models (benchmarks/certified.py).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -101,14 +102,11 @@ def _chance_of_at_most(errors: NDArray[np.int64], accepted: NDArray[np.int64], r
 
 def errors_allowed(accepted: NDArray[np.int64], max_risk: float, alpha: float = 0.05) -> NDArray[np.int64]:
     """The most errors among this many accepted answers for a bound of at most `max_risk`; -1 if even 0 are too many."""
-    from scipy.special import bdtrik
+    from scipy.stats import binom
 
     # The bound is at most the allowed risk exactly if so few errors have probability alpha or less at that risk.
-    around = np.nan_to_num(np.floor(bdtrik(alpha, accepted, max_risk)), nan=0.0).astype(np.int64)
-    allowed = np.full_like(around, -1)
-    for errors in (around - 1, around, around + 1):
-        allowed = np.where(_chance_of_at_most(errors, accepted, max_risk) <= alpha, errors, allowed)
-    return np.maximum(allowed, -1)
+    least = np.asarray(binom.ppf(alpha, accepted, max_risk), dtype=np.int64)  # errors with probability alpha or more
+    return least - (_chance_of_at_most(least, accepted, max_risk) > alpha)
 
 
 def accepted_needed(max_risk: float, risk: float = 0.0, alpha: float = 0.05) -> int | None:
@@ -121,13 +119,9 @@ def accepted_needed(max_risk: float, risk: float = 0.0, alpha: float = 0.05) -> 
         errors = np.array(math.ceil(risk * count - 1e-9))
         return bool(_chance_of_at_most(errors, np.array(count), max_risk) <= alpha)
 
-    few, many = 0, _MOST_NEEDED
-    if risk >= max_risk or not enough(many):
+    if risk >= max_risk or not enough(_MOST_NEEDED):
         return None
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if enough(middle) else (middle, many)
-    return many
+    return bisect_left(range(_MOST_NEEDED), True, lo=1, key=enough)
 
 
 @dataclass(frozen=True)

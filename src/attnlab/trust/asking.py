@@ -124,7 +124,6 @@ class Oracle:
 
     def answer(self, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
         """Answer one question, or abstain."""
-        question = checked_question(question)
         stats.checks.check_count(top, "top")
         self.rule(max_risk)  # refuses a risk before the model is run
         return self.decide(self.consider(question, top), max_risk)
@@ -162,7 +161,7 @@ class Oracle:
             calibrated=self.calibration is not None,
             max_risk=max_risk,
             reasons=(*judged.reasons, *([f"Note: {self.note}."] if self.note else [])),
-            rule=self.rule_in_words(rule),
+            rule=self._uncalibrated if rule is None else rule.words,
             words=_in_words(asked.answer, asked.probability, judged, max_risk, self.note),
         )
 
@@ -178,10 +177,9 @@ class Oracle:
                 pass
         return tuple(Neighbour(item.name, item.similarity, answer) for item, answer in zip(near, answers, strict=True))
 
-    def rule_in_words(self, rule: stats.SelectiveRule | None) -> str:
-        """Describe the rule, or how to get one."""
-        if rule is not None:
-            return rule.words
+    @property
+    def _uncalibrated(self) -> str:
+        """How to get a rule."""
         return (
             "Not calibrated: its probabilities guarantee nothing. Calibrate it once, with questions that it was not"
             f" trained on: attnlab calibrate {shlex.quote(str(self.run.path))} --questions FILE"
