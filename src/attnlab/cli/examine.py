@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attnlab.cli.common import MEASURE, app, console, output_folder, say, show_json
 from attnlab.errors import UserError
 from attnlab.studies import options as opt
-from attnlab.studies.options import about, default
+from attnlab.studies.options import about, at_least_one, default
 
 if TYPE_CHECKING:
     from attnlab.inside.look import View
@@ -177,8 +177,12 @@ def ask(
 
     After `attnlab calibrate` it answers only if the risk is at most --max-risk.
     """
-    from attnlab.trust import ask
+    at_least_one("top", top)
+    from attnlab.stats.checks import check_level
+    from attnlab.trust.asking import ask, checked_question
 
+    question = checked_question(question)
+    check_level(max_risk, "--max-risk")
     answer = ask(folder, question, max_risk, top, trust_code=trust_code)
     if json:
         likeliest = [{"answer": text, "probability": share} for text, share in answer.alternatives]
@@ -282,6 +286,8 @@ def generate(
     json: opt.Json = False,
 ) -> None:
     """Sample texts from a run's model."""
+    at_least_one("n", n)
+    at_least_one("max-new-tokens", max_new_tokens)
     from attnlab.lm import evaluate
     from attnlab.lm.devices import choose_device
     from attnlab.lm.model import load_model

@@ -20,7 +20,7 @@ from attnlab.design import inputs
 from attnlab.design.attention import Scale, factor, softmax
 from attnlab.design.exact import Array
 from attnlab.design.inputs import Data
-from attnlab.design.results import html_table, number, percent, rich_table, vector
+from attnlab.design.results import html_table, number, percent, plain, rich_table, vector
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -129,11 +129,8 @@ class Noise:
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        designs = []
-        for design in self.designs:
-            arrays = {name: getattr(design, name).tolist() for name in ("queries", "histogram", "law")}
-            designs.append({**asdict(design), **arrays, "standard_errors_apart": design.distance})
-        return {"status": "solved", "statement": self.statement(), **asdict(self), "designs": designs}
+        designs = [{**asdict(design), "standard_errors_apart": design.distance} for design in self.designs]
+        return plain({"status": "solved", "statement": self.statement(), **asdict(self), "designs": designs})
 
     def to_json(self) -> str:
         """One object, as `--json` prints it."""

@@ -76,9 +76,8 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers; a number that is not finite becomes null."""
         names = [field.name for field in fields(self) if field.name not in ("more", "rows")]
-        plain = {name: getattr(self, name) for name in names}
         rows = {"rows": [asdict(row) for row in self.rows]} if self.rows else {}
-        return {name: _plain(value) for name, value in {**plain, **self.more, **rows}.items()}
+        return plain({**{name: getattr(self, name) for name in names}, **self.more, **rows})
 
     def to_json(self) -> str:
         """One object, as `--json` prints it."""
@@ -209,11 +208,12 @@ def _shown(value: Extra) -> str:
     return "\n".join(vector(row) for row in value[:8]) + ("\n..." if len(value) > 8 else "")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Arrays as lists, and a number that is not finite as None, ready for JSON."""
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

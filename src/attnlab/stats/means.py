@@ -189,6 +189,30 @@ class Crossed:
         return [(error, freedom) for error, freedom in both if error and freedom]
 
 
+def mean_squares(tables: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """The mean squares of seeds, items and the rest, of tables of [..., seeds, items]; 0 where there is one level."""
+    seeds, items = tables.shape[-2:]
+    mean = tables.mean(axis=(-2, -1), keepdims=True)
+    by_seed, by_item = tables.mean(axis=-1, keepdims=True) - mean, tables.mean(axis=-2, keepdims=True) - mean
+    rest = ((tables - mean - by_seed - by_item) ** 2).sum(axis=(-2, -1))
+    of_seeds, of_items = items * (by_seed**2).sum(axis=(-2, -1)), seeds * (by_item**2).sum(axis=(-2, -1))
+    return of_seeds / max(1, seeds - 1), of_items / max(1, items - 1), rest / max(1, (seeds - 1) * (items - 1))
+
+
+def _variance_of_mean(squares: tuple[Numbers, Numbers, Numbers], seeds: int, items: int) -> tuple[Numbers, Numbers]:
+    """The variance of the mean, from the mean squares of seeds, items and the rest, and its degrees of freedom.
+
+    By chance the sum may be smaller than one of its parts; the part is then used, as the more cautious of the two.
+    """
+    of_seeds, of_items, rest = squares
+    total, largest = of_seeds + of_items - rest, np.maximum(of_seeds, of_items)
+    freedoms = (max(1, seeds - 1), max(1, items - 1), max(1, (seeds - 1) * (items - 1)))
+    with np.errstate(divide="ignore", invalid="ignore"):  # where nothing varies
+        freedom = total**2 / sum(square**2 / free for square, free in zip(squares, freedoms, strict=True))
+    freedom = np.where(total > largest, freedom, np.where(of_seeds >= of_items, seeds - 1, items - 1))
+    return np.maximum(total, largest) / (seeds * items), freedom
+
+
 def crossed(values: ArrayLike, alpha: float = 0.05, clusters: Sequence[int] | None = None) -> Crossed:
     """The mean of a table of seeds x items, both taken as samples: analysis of variance with two crossed random factors.
 
@@ -204,30 +228,14 @@ def crossed(values: ArrayLike, alpha: float = 0.05, clusters: Sequence[int] | No
     if clusters is not None:
         table = by_cluster(table, clusters)
     seeds, items = table.shape
-    mean = float(table.mean())
-    by_seed, by_item = table.mean(axis=1), table.mean(axis=0)
-    rest = table - by_seed[:, None] - by_item[None, :] + mean
-    squares: dict[str, tuple[float, int]] = {
-        "seeds": (items * float(((by_seed - mean) ** 2).sum()), seeds - 1),
-        "items": (seeds * float(((by_item - mean) ** 2).sum()), items - 1),
-        "rest": (float((rest**2).sum()), (seeds - 1) * (items - 1)),
-    }
-    means = {name: total / freedom for name, (total, freedom) in squares.items() if freedom > 0}
-    signs = {"seeds": 1, "items": 1, "rest": -1}
-    summed = sum(signs[name] * value for name, value in means.items())
-    # By chance the sum may be smaller than one of its parts; the part is then used, as the more cautious of the two.
-    largest = max((means[name] for name in ("seeds", "items") if name in means), default=0.0)
-    alone = {name: value for name, value in means.items() if name != "rest" and value == largest}
-    used = means if summed > largest else dict(list(alone.items())[:1])
-    variance = max(summed, largest) / table.size
-    parts = [math.sqrt(means[name] / table.size) if name in means else None for name in ("seeds", "items")]
+    mean, squares = float(table.mean()), mean_squares(table)
+    variance, freedom = (float(value) for value in _variance_of_mean(squares, seeds, items))
+    errors = [math.sqrt(square / table.size) for square in squares[:2]]
+    parts = [error if levels > 1 else None for error, levels in zip(errors, (seeds, items), strict=True)]
     # Rounding leaves a small variance where there is none.
     if variance <= (1e-14 * float(abs(table).max())) ** 2:
         p = 1.0 if mean == 0 else None
         return Crossed(seeds, items, mean, None, None, p, alpha, None, None, *parts)
-    freedom = sum(signs[name] * value for name, value in used.items()) ** 2 / sum(
-        value**2 / squares[name][1] for name, value in used.items()
-    )
     test = Crossed(seeds, items, mean, None, None, None, alpha, math.sqrt(variance), freedom, *parts)
     low, high = test.interval(alpha)
     p = 2 * min(test.above(0.0), replace(test, mean=-mean).above(0.0))
@@ -354,16 +362,6 @@ class Components:
         return replace(self, seeds=self.most_seeds)
 
 
-def mean_squares(tables: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """The mean squares of seeds, items and the rest, of tables of [..., seeds, items]."""
-    seeds, items = tables.shape[-2:]
-    mean = tables.mean(axis=(-2, -1), keepdims=True)
-    by_seed, by_item = tables.mean(axis=-1, keepdims=True) - mean, tables.mean(axis=-2, keepdims=True) - mean
-    rest = ((tables - mean - by_seed - by_item) ** 2).sum(axis=(-2, -1)) / ((seeds - 1) * (items - 1))
-    of_seeds, of_items = items * (by_seed**2).sum(axis=(-2, -1)), seeds * (by_item**2).sum(axis=(-2, -1))
-    return of_seeds / (seeds - 1), of_items / (items - 1), rest
-
-
 def variance_components(tables: Sequence[ArrayLike]) -> Components:
     """The variances of a pilot, from one table of paired differences (seeds x items) per pair; below 0 they become 0.
 
@@ -385,15 +383,10 @@ def half_widths(squares: tuple[Numbers, Numbers, Numbers], seeds: int, items: in
     """Half the intervals of `crossed` for mean squares of seeds, items and the rest: vectorised, for simulations."""
     from scipy.special import stdtrit
 
-    of_seeds, of_items, rest = squares
-    total, largest = of_seeds + of_items - rest, np.maximum(of_seeds, of_items)
-    freedom_rest = (seeds - 1) * (items - 1)
-    with np.errstate(divide="ignore", invalid="ignore"):  # where nothing varies
-        freedom = total**2 / (of_seeds**2 / (seeds - 1) + of_items**2 / (items - 1) + rest**2 / freedom_rest)
-    freedom = np.where(total > largest, freedom, np.where(of_seeds >= of_items, seeds - 1, items - 1))
-    both = stdtrit(freedom, 1 - alpha / 2) * np.sqrt(np.maximum(total, largest))
-    alone = stdtrit(seeds - 1, 1 - alpha / 2) * np.sqrt(of_seeds)
-    return np.asarray(np.maximum(both, alone) / math.sqrt(seeds * items))
+    variance, freedom = _variance_of_mean(squares, seeds, items)
+    both = stdtrit(freedom, 1 - alpha / 2) * np.sqrt(variance)
+    alone = stdtrit(seeds - 1, 1 - alpha / 2) * np.sqrt(squares[0] / (seeds * items))
+    return np.asarray(np.maximum(both, alone))
 
 
 def _power_by_difference(parts: Components, seeds: int, items: int, alpha: float) -> Callable[[float], float]:

@@ -11,7 +11,6 @@ It must not know what a line says or how an answer is shown.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.stages import stored_config
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store import records
-from attnlab.store.folders import add_files, is_written, locked
+from attnlab.store.folders import add_files, digest, is_written, locked, read_bytes
 from attnlab.store.runs import Run, lineage
 from attnlab.tasks.recall import Strangers
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution, familiarity
@@ -145,11 +144,7 @@ class Calibrated:
 
 
 def _weights_checksum(run: Run) -> str:
-    path = run.model / "model.safetensors"
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: the checkpoint is incomplete") from None
+    return digest(read_bytes(run.model / "model.safetensors"))
 
 
 def open_run(run: Run | Path | str) -> Run:
