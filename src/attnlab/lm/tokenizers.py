@@ -45,6 +45,11 @@ _REMEMBERED = 2**18  # chunks
 _LONGEST_REMEMBERED = 32  # characters: longer chunks seldom come again
 _MANY = 32  # chunks from which on threads help
 _BYTES = 256
+# Pre-tokenizers: single digits and words with their leading space, as bytes; and a text as a whole, as bytes.
+_CUT_PIECES = pre_tokenizers.Sequence(
+    [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+)
+_CUT_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 class Tokenizer:
@@ -66,7 +71,7 @@ class Tokenizer:
         self._numbers = numbers if self.words else {}
         self._known: dict[str, bytes] = {}  # the stored ids of chunks encoded before
         # Tokenizers made elsewhere do not add a space before the text.
-        self.space = " " if self.kind == "bpe" and _cuts_like(backend, _cut_pieces()) else ""
+        self.space = " " if self.kind == "bpe" and _cuts_like(backend, _CUT_PIECES) else ""
 
     @property
     def words(self) -> bool:
@@ -239,7 +244,7 @@ def _kind(backend: tokenizers.Tokenizer) -> Kind:
         raise CheckpointError(f"tokenizer.json lacks the symbols {PAD} and {MASK}: it was not made by attnlab")
     if isinstance(backend.model, models.WordLevel):
         return "char"
-    return "byte" if _cuts_like(backend, _cut_bytes()) else "bpe"
+    return "byte" if _cuts_like(backend, _CUT_BYTES) else "bpe"
 
 
 def _words(texts: Iterable[str], vocab_size: int, min_count: int) -> tokenizers.Tokenizer:
@@ -276,18 +281,6 @@ def _characters(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     return backend
 
 
-def _cut_pieces() -> pre_tokenizers.PreTokenizer:
-    """Pre-tokenize into single digits and words with their leading space, as bytes."""
-    return pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-
-
-def _cut_bytes() -> pre_tokenizers.PreTokenizer:
-    """Leave a text whole, as bytes."""
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-
-
 def _cuts_like(backend: tokenizers.Tokenizer, ours: pre_tokenizers.PreTokenizer) -> bool:
     """Whether a tokenizer pre-tokenizes like one made by attnlab."""
     return backend.pre_tokenizer is not None and backend.pre_tokenizer.__getstate__() == ours.__getstate__()
@@ -321,7 +314,7 @@ def _bytes(vocab_size: int) -> tokenizers.Tokenizer:
     vocabulary = {symbol: number for number, symbol in enumerate([PAD, MASK, *symbols])}
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, []))
     backend.add_special_tokens([PAD, MASK])
-    backend.pre_tokenizer = _cut_bytes()
+    backend.pre_tokenizer = _CUT_BYTES
     backend.decoder = decoders.ByteLevel()
     return backend
 
@@ -331,7 +324,7 @@ def _pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     if vocab_size < smallest:
         raise ConfigError(f"byte-pair pieces need model.vocab_size of at least {smallest}, not {vocab_size}")
     backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = _cut_pieces()
+    backend.pre_tokenizer = _CUT_PIECES
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
