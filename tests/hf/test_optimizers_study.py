@@ -57,7 +57,7 @@ def test_the_verdict_is_what_the_statistics_say_of_the_stored_texts(finished: Pa
     assert all(len(row) == 40 for rows in right.values() for row in rows)
     (pair,) = result.pairs
     expected = stats.seeds_by_questions(right["adamw"], right["sgd"])
-    assert (pair.first, pair.second, pair.p) == ("adamw", "sgd", expected.both.p)
+    assert (pair.a, pair.b, pair.p) == ("adamw", "sgd", expected.both.p)
     assert pair.sentence == f"adamw against sgd: {stats.in_words(expected, 'adamw', 'sgd', item='text')}."
     assert "40 texts x 2 seeds" in pair.sentence
     assert "question" not in pair.sentence
@@ -168,14 +168,14 @@ def judge(folder: Path, files: Path, shares: dict[str, float], seeds: int, chang
 
 def test_holm_over_all_pairs(tmp_path: Path, files: Path) -> None:
     result = judge(tmp_path, files, {"adamw": 0.9, "sgd": 0.5, "muon": 0.83}, 3)
-    assert [(pair.first, pair.second) for pair in result.pairs] == [
+    assert [(pair.a, pair.b) for pair in result.pairs] == [
         ("adamw", "sgd"),
         ("adamw", "muon"),
         ("sgd", "muon"),
     ]
     right = {name: [outcome_of(tmp_path, name, seed).right for seed in range(3)] for name in ("adamw", "sgd", "muon")}
-    single = [stats.seeds_by_questions(right[pair.first], right[pair.second]).both.p for pair in result.pairs]
-    assert [pair.p for pair in result.pairs] == stats.holm([p for p in single if p is not None])
+    single = [stats.seeds_by_questions(right[pair.a], right[pair.b]).both.p for pair in result.pairs]
+    assert [pair.adjusted for pair in result.pairs] == stats.holm([p for p in single if p is not None])
     assert all("Holm over 3 comparisons" in pair.sentence for pair in result.pairs)
     best = result.verdict[0]
     assert best.startswith("adamw comes first with ")

@@ -99,7 +99,7 @@ def make_variant(name: str, seeds: int, steps: int, rng: random.Random) -> Varia
         leaks,
         audit,
         Readings(300, level, level * (41.7 if leaks else 1)),
-        Texts(probes, samples, Quality(1000.0, 0.08, 0.12, 0.31, 22.1)),
+        Texts(probes, samples, Quality(1000.0, 0.08, 0.12, 0.31, 22.1), Quality(20_000.0, 0.03, 0.11, 0.4, 24.0)),
     )
 
 
@@ -134,7 +134,6 @@ def make_comparison(
         checksums={"corpus": 64 * "5"},
         figures=tuple(Figure(key, title, short, kind, f"what {title} means") for key, title, short, kind in FIGURES),
         variants=variants,
-        text_quality=Quality(20_000.0, 0.03, 0.11, 0.4, 24.0),
         comparisons=tuple(make_pair(variant, variants[0]) for variant in variants[1:]),
         paired=tuple(Difference(variant.name, names[0], "seconds", 25.7, 20.0, 31.4, 1.42) for variant in variants[1:]),
         verdict=("The gain of zero_mask is the leak: word by word it is worse.", "additive is not shown to differ."),

@@ -308,10 +308,8 @@ def make_why() -> WhyResult:
         )
 
     grid = Why(forms=(1, 2), exposures=(4, 20)).grid
-    findings = [
-        why.Finding(question, 0.2, 0.4, 0.0001, 0.0004, "2 forms better by 30.0 points")
-        for question in ("Does reading help?", "Do several forms help?")
-    ]
+    test = stats.Contrast("2 forms", "1 form", 0.2, 0.4, 0.0001, 0.0004, "2 forms better by 30.0 points")
+    findings = dict.fromkeys(("Does reading help?", "Do several forms help?"), test)
     return WhyResult(
         kind="why",
         title="Why does reading help?",
@@ -324,7 +322,7 @@ def make_why() -> WhyResult:
         rows=[row(reading, 0.02 + 0.01 * reading.forms * reading.exposures) for reading in grid],
         findings=findings,
         settings={"2 forms 20 times, pretrain": SETTINGS},
-        verdict=[f"{finding.question} {finding.words}." for finding in findings],
+        verdict=[f"{question} {test.words}." for question, test in findings.items()],
     )
 
 
@@ -340,9 +338,18 @@ def make_scores(right: int, texts: int, mistakes: int) -> Result:
     return scores | {"commonest": 0.5, "confusion": counts, "mistakes": [found] * mistakes}
 
 
+_TABLE = {"texts": 160, "counts": {"bad": 80, "good": 80}, "sha256": "0" * 64, "column": "label-first"}
+_TABLE |= {"detected": "two short values that repeat", "heading": False, "blank": 2}
+_TABLES: Result = {
+    "labels": ["bad", "good"],
+    "renamed": {"pos": "good"},
+    "data": {name: {"source": f"{name}.tsv", **_TABLE} for name in ("train", "dev", "test")},
+    "examples": {"bad": ["It is dull."], "good": ["It is fun.", "I like it."]},
+    "warnings": ["3 texts occur twice"],
+}
+
+
 def classification_result() -> Document:
-    table = {"texts": 160, "counts": {"bad": 80, "good": 80}, "sha256": "0" * 64, "column": "label-first"}
-    table |= {"detected": "two short values that repeat", "heading": False, "blank": 2}
     epochs = [
         {
             "epoch": number,
@@ -362,13 +369,7 @@ def classification_result() -> Document:
         "finished": "2026-11-16",
         "seconds": 33.0,
         "settings": {"epochs": 3, "lr": 5e-5},
-        "tables": {
-            "labels": ["bad", "good"],
-            "renamed": {"pos": "good"},
-            "data": {name: {"source": f"{name}.tsv", **table} for name in ("train", "dev", "test")},
-            "examples": {"bad": ["It is dull."], "good": ["It is fun.", "I like it."]},
-            "warnings": ["3 texts occur twice"],
-        },
+        "tables": _TABLES,
         "epochs": epochs,
         "best_epoch": 2,
         "dev": make_scores(72, 80, 1),
@@ -394,10 +395,8 @@ _STUDIED: Result = {
     "command": "attnlab classify train.tsv dev.tsv --search",
     "finished": "2026-11-16",
     "seconds": 120.0,
-    "facts": {"trained on": "train.tsv, 160 texts"},
-    "settings": {"epochs": 3},
+    "tables": _TABLES,
     "verdict": ["The best of 3 trials: 95.0 %.", "It is the highest of 3, and therefore optimistic."],
-    "warnings": ["3 texts occur twice"],
     "environment": MACHINE,
 }
 
@@ -418,7 +417,15 @@ def search_result() -> Document:
 def optimizers_result() -> Document:
     summary = {"rate": 5e-5, "accuracy": 0.8, "low": 0.7, "high": 0.9, "diverged": 0, "best_epochs": [2, 3]}
     summary |= {"seconds_per_epoch": 9.0, "curves": [[0.6, 0.8, 0.8], [0.5, 0.7, 0.8]]}
-    pair = {"first": "adamw", "second": "sgd", "p": 0.4, "sentence": "adamw against sgd: no difference shown."}
+    pair = {
+        "a": "adamw",
+        "b": "sgd",
+        "low": -0.1,
+        "high": 0.2,
+        "p": 0.4,
+        "adjusted": 0.4,
+        "words": "no difference shown",
+    }
     both = [{"name": name, **summary} for name in ("adamw", "sgd")]
     plan = convert(Optimizers, {**_TUNING, "rates": {"adamw": 5e-5, "sgd": 0.01}})
     return plan.document(convert(OptimizersResult, _STUDIED | {"optimizers": both, "pairs": [pair]}))

@@ -153,7 +153,7 @@ def test_what_is_absent_is_left_out(comparison: Result) -> None:
         return replace(variant, texts=None, runs=runs)
 
     full = as_markdown(document(comparison))
-    empty = replace(comparison, text_quality=None, published={}, explanation={}, paired=())
+    empty = replace(comparison, published={}, explanation={}, paired=())
     least = document(with_variants(replace(empty, comparisons=(), verdict=(), settings={}), bare), quick=False)
     text = as_markdown(least)
     headings = ("Compared", "Training", "Probe sentences", "Samples", "What it means")

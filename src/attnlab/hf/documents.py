@@ -67,7 +67,7 @@ _BATCHING = {
 # The tables
 
 
-def _data_blocks(tables: TablesSummary) -> list[Block]:
+def data_blocks(tables: TablesSummary) -> list[Block]:
     """How the columns were detected, how often each label occurs, and texts of each."""
     sentences = []
     for name, table in tables.data.items():
@@ -93,7 +93,7 @@ def warnings_of(warnings: Sequence[str]) -> list[Notice]:
 
 def tables_document(tables: TablesSummary) -> Document:
     """The tables as they are shown before training."""
-    return Document("tables", "Data", [], section("Tables", *_data_blocks(tables)), warnings_of(tables.warnings))
+    return Document("tables", "Data", [], section("Tables", *data_blocks(tables)), warnings_of(tables.warnings))
 
 
 # A batch
@@ -295,7 +295,7 @@ def classification_document(result: Classification) -> Document:
                 Section(f"Labels on {name}", list(_labels_blocks(measured, name, result.tables.labels)))
                 for name, measured in result.measured.items()
             ),
-            *section("Data", *_data_blocks(result.tables)),
+            *section("Data", *data_blocks(result.tables)),
             reproduce(result, _run_facts(result), more=[_settings(result)]),
         ],
         warnings_of(result.tables.warnings),

@@ -6,7 +6,7 @@ that a study that was stopped resumes where it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -16,7 +16,7 @@ from rich.console import Console
 from attnlab import stats
 from attnlab.errors import UserError, named, refuse, refuse_twice
 from attnlab.hf import RATES, FineTuning, Optimizer
-from attnlab.hf.classify import Outcome, fine_tune, short_name
+from attnlab.hf.classify import Outcome, describe_tables, fine_tune, short_name
 from attnlab.hf.tuning import Tuning, TuningResult
 from attnlab.lm.progress import display, say
 from attnlab.report.document import Axis, Cell, Document, Series, section
@@ -44,23 +44,12 @@ class OptimizerSummary:
     curves: tuple[tuple[float, ...], ...]  # validation accuracy by seed and epoch
 
 
-@dataclass(frozen=True)
-class OptimizerPair:
-    """Two optimizers compared text by text; p is adjusted for all pairs."""
-
-    first: str
-    second: str
-    p: float
-    sentence: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class OptimizersResult(TuningResult):
     """The result of the study."""
 
-    kind: str = "optimizers"
     optimizers: tuple[OptimizerSummary, ...]
-    pairs: tuple[OptimizerPair, ...]
+    pairs: tuple[stats.Contrast, ...]
 
 
 def read_rates(text: str) -> dict[Optimizer, float]:
@@ -116,13 +105,14 @@ class Optimizers(Tuning[OptimizersResult]):
             for name in self.rates
         }
         optimizers = tuple(_summary(name, self.rates[name], outcomes) for name, outcomes in trained.items())
-        pairs = tuple(_compare(trained))
+        right = {name: [outcome.right for outcome in outcomes] for name, outcomes in trained.items()}
+        pairs = stats.contrasts([(a, b, right[a], right[b], None) for a, b in combinations(right, 2)], item="text")
         return OptimizersResult(
-            **self.common(),
+            tables=describe_tables(self.tables),
             title=f"{listed(self.rates)}: which fine-tunes {short_name(self.model)} better?",
             seconds=sum(outcome.seconds for outcomes in trained.values() for outcome in outcomes),
             optimizers=optimizers,
-            pairs=pairs,
+            pairs=tuple(pairs),
             verdict=(
                 _verdict(optimizers, pairs),
                 self._rates_in_words(),
@@ -176,30 +166,11 @@ def _summary(name: str, rate: float, outcomes: list[Outcome]) -> OptimizerSummar
     )
 
 
-def _compare(trained: Mapping[Optimizer, list[Outcome]]) -> Iterator[OptimizerPair]:
-    """Test every pair for new seeds and new texts; with one seed, by McNemar's test."""
-    pairs = list(combinations(trained, 2))
-    right = {name: [outcome.right for outcome in outcomes] for name, outcomes in trained.items()}
-    alpha = _ALPHA / len(pairs)
-    tests: list[stats.McNemar | stats.SeedsByQuestions] = [
-        stats.mcnemar(right[a][0], right[b][0], alpha)
-        if len(right[a]) == 1
-        else stats.seeds_by_questions(right[a], right[b], alpha=alpha)
-        for a, b in pairs
-    ]
-    single = [test.p if isinstance(test, stats.McNemar) else test.both.p for test in tests]
-    adjusted = stats.holm([1.0 if p is None else p for p in single])  # None: no test is possible
-    for (a, b), test, p in zip(pairs, tests, adjusted, strict=True):
-        adjusted_p = p if len(pairs) > 1 else None
-        words = stats.in_words(test, a, b, adjusted=adjusted_p, comparisons=len(pairs), item="text")
-        yield OptimizerPair(a, b, p, f"{a} against {b}: {words}.")
-
-
-def _verdict(summaries: Sequence[OptimizerSummary], pairs: Sequence[OptimizerPair]) -> str:
+def _verdict(summaries: Sequence[OptimizerSummary], pairs: Sequence[stats.Contrast]) -> str:
     """Which optimizer comes first, and which it is shown to be better than."""
     best = max(summaries, key=lambda summary: summary.accuracy)
-    p = {pair.first: pair.p for pair in pairs if pair.second == best.name}
-    p |= {pair.second: pair.p for pair in pairs if pair.first == best.name}
+    p = {pair.a: pair.adjusted for pair in pairs if pair.b == best.name}
+    p |= {pair.b: pair.adjusted for pair in pairs if pair.a == best.name}
     beaten, rest = [name for name in p if p[name] < _ALPHA], [name for name in p if p[name] >= _ALPHA]
     claims = [f"shown to be better than {listed(beaten, 'or')}"] if beaten else []
     claims += [f"not shown to be better than {listed(rest, 'or')}"] if rest else []

@@ -56,7 +56,6 @@ class Trial(Accuracy):
 class SearchResult(TuningResult):
     """The result of a search; `accuracy` (on the test table), `dev` and `test` are those of the model that was kept."""
 
-    kind: str = "search"
     trials: tuple[Trial, ...]
     best: int  # the number of the best trial
     corrected: Chosen | None  # its accuracy, corrected for the choice
@@ -190,7 +189,7 @@ class Search(Tuning[SearchResult]):
         right = [trial.user_attrs["right"] for trial in search.get_trials(states=[TrialState.COMPLETE])]
         corrected = chosen_best(right) if len(right) > 1 and len(right[0]) > 1 else None
         return SearchResult(
-            **self.common(),
+            tables=kept.tables,
             title=f"{short_name(self.model)} on {self.tables.train.source}: which settings?",
             seconds=sum(trial.seconds for trial in trials) + kept.seconds,
             trials=tuple(trials),

@@ -10,14 +10,12 @@ from typing import Any, ClassVar, Self, TypeVar
 from attnlab.corpora.labelled import Column, Tables, built_in_tables, read_tables
 from attnlab.errors import UserError
 from attnlab.hf import BAG_OF_WORDS, FineTuning
-from attnlab.hf.classify import environment_with_packages, short_name
-from attnlab.hf.documents import warnings_of
+from attnlab.hf.classify import TablesSummary, environment_with_packages, short_name
+from attnlab.hf.documents import data_blocks, warnings_of
 from attnlab.hf.loading import PACKAGES, load_encoder, locate, need_extra
-from attnlab.report.document import Document, Facts, Section
+from attnlab.report.document import Document, Facts, Section, section
 from attnlab.report.parts import StudyResult, report_of, reproduce
 from attnlab.studies.study import Study, checksums_of_files
-
-_USES = {"train": "trained on", "dev": "judged on", "test": "measured once"}
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,8 @@ class TableFiles:
 class TuningResult(StudyResult):
     """What the results of such studies have in common."""
 
-    facts: dict[str, str]  # the model and the tables in a few words
-    settings: FineTuning
+    tables: TablesSummary
     verdict: tuple[str, ...]
-    warnings: tuple[str, ...]
     environment: dict[str, Any] = field(default_factory=environment_with_packages)
 
 
@@ -93,21 +89,9 @@ class Tuning(Study[R]):
         files = [path for path in place.iterdir() if path.is_file()] if place.is_dir() else []
         return sums | checksums_of_files(files)
 
-    def common(self) -> dict[str, Any]:
-        """Return what all results of such studies hold: the plan, and the model and the tables in a few words."""
-        parts = self.tables.parts.items()
-        tables = {_USES[part]: f"{table.source}, {len(table.rows):,} texts" for part, table in parts}
-        facts = {"model": short_name(self.model), **tables, "labels": ", ".join(self.tables.labels)}
-        return {
-            "command": self.command,
-            "facts": facts,
-            "settings": self.settings,
-            "warnings": self.tables.warnings,
-        }
-
     def report(self, result: TuningResult, *sections: Section) -> Document:
-        """Return the report: verdict, sections, and how to reproduce it."""
-        facts = Facts("Study", list(result.facts.items()))
-        reproduction = reproduce(result, facts, {"the study": asdict(result.settings)})
-        notices = warnings_of(result.warnings)
-        return report_of(result.kind, result, result.verdict, [*sections, reproduction], notices, "all trainings took")
+        """Return the report: verdict, sections, the tables, and how to reproduce it."""
+        facts = Facts("Study", [("Model", short_name(self.model)), ("Labels", ", ".join(result.tables.labels))])
+        last = reproduce(result, facts, {"the study": asdict(self.settings)})
+        data, notices = section("Data", *data_blocks(result.tables)), warnings_of(result.tables.warnings)
+        return report_of(self.name, result, result.verdict, [*sections, *data, last], notices, "all trainings took")

@@ -3,7 +3,8 @@
     one figure       mean_interval (seeds), proportion_interval (right answers)
     two mechanisms   paired (seeds), mcnemar (the same questions), seeds_by_questions (both),
                      paired_bootstrap (perplexities of the same sentences), two_proportions (different questions)
-    several          holm, for the p values of all reported comparisons; chosen_best, for the optimism of a choice
+    several          holm, for the p values of all reported comparisons; contrasts, for pairs of right answers;
+                     chosen_best, for the optimism of a choice
     confidence       auroc (known against unknown), calibration, fit_platt, cross_fitted, risk_coverage
     abstaining       selective_rule: the lowest certified threshold; accepted_needed, least_confidence
     planning         sample_size (questions); variance_components of a pilot, power, smallest_difference (seeds and items)
@@ -53,14 +54,16 @@ from attnlab.stats.selective import (
     selective_rule,
 )
 from attnlab.stats.shares import McNemar, TwoProportions, mcnemar, proportion_interval, sample_size, two_proportions
-from attnlab.stats.wording import in_words, p_in_words
+from attnlab.stats.wording import Answers, Contrast, Sides, contrasts, in_words, p_in_words
 
 __all__ = [
+    "Answers",
     "Auroc",
     "Bin",
     "Calibration",
     "Chosen",
     "Components",
+    "Contrast",
     "Crossed",
     "Equivalence",
     "McNemar",
@@ -72,11 +75,13 @@ __all__ = [
     "RiskCoverage",
     "SeedsByQuestions",
     "SelectiveRule",
+    "Sides",
     "TwoProportions",
     "accepted_needed",
     "auroc",
     "calibration",
     "chosen_best",
+    "contrasts",
     "cross_fitted",
     "crossed",
     "fit_platt",

@@ -8,14 +8,14 @@ beside a p that is adjusted for several comparisons is adjusted too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
 from attnlab.stats.bootstrap import Perplexities
 from attnlab.stats.checks import check_level, require
-from attnlab.stats.means import Equivalence, SeedsByQuestions
-from attnlab.stats.shares import McNemar, TwoProportions
+from attnlab.stats.means import Equivalence, SeedsByQuestions, holm, seeds_by_questions
+from attnlab.stats.shares import McNemar, TwoProportions, mcnemar
 
 _Comparison = TwoProportions | McNemar | SeedsByQuestions | Perplexities
 _Interval = tuple[float, float] | None
@@ -87,6 +87,50 @@ def in_words(
     if finding.needed:
         parts.append(finding.needed)
     return "; ".join(parts) + (_equivalent(finding) or _excluded(finding))
+
+
+Answers = Sequence[Sequence[bool]]  # whether each is right, one row per seed
+Sides = tuple[str, str, Answers, Answers, float | None]  # two names, their answers, and a margin of equivalence
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two sides on the same items, among several pairs; the interval and `adjusted` are corrected for their number."""
+
+    a: str
+    b: str
+    low: float | None
+    high: float | None
+    p: float | None  # None: no test is possible
+    adjusted: float
+    words: str
+
+    @property
+    def sentence(self) -> str:
+        """The test as a sentence."""
+        return f"{self.a} against {self.b}: {self.words}."
+
+
+def contrasts(pairs: Sequence[Sides], alpha: float = 0.05, item: str = "question") -> list[Contrast]:
+    """Test several pairs, with Holm's correction over all of them.
+
+    Tests are for new seeds and new items; with one seed, by McNemar's test.
+    """
+    level = alpha / len(pairs)
+    tests = [
+        mcnemar(first[0], second[0], level, margin)
+        if len(first) == 1
+        else seeds_by_questions(first, second, alpha=level, margin=margin)
+        for _, _, first, second, margin in pairs
+    ]
+    bounds = [test if isinstance(test, McNemar) else test.both for test in tests]
+    tested = []
+    adjusted = holm([1.0 if bound.p is None else bound.p for bound in bounds])
+    for (a, b, *_), test, bound, p in zip(pairs, tests, bounds, adjusted, strict=True):
+        corrected = p if len(pairs) > 1 else None
+        words = in_words(test, a, b, adjusted=corrected, comparisons=len(pairs), item=item)
+        tested.append(Contrast(a, b, bound.low, bound.high, bound.p, p, words))
+    return tested
 
 
 def _leaves_out_zero(finding: _Finding) -> bool:

@@ -30,7 +30,7 @@ import msgspec
 from rich.console import Console
 
 from attnlab import corpora, registry
-from attnlab.config import code_named_in
+from attnlab.config import Settings, code_named_in
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import ConfigError, DataError, Interrupted, UserError
 from attnlab.lm import stages
@@ -242,6 +242,12 @@ def code_of(folder: Path) -> list[str]:
     """List the classes in users' files that a stored study needs to train: its own, and those that its plan names."""
     stored = records.read(StoredStudy, folder / _STUDY)
     return [*code_named_in(records.decode(dict, bytes(stored.plan), folder / _STUDY)), *own_code(folder)]
+
+
+def files_named_in(config: Path | str | None, given: Settings) -> list[Path]:
+    """List a settings file, and the users' files whose classes it or given settings name."""
+    code = code_named_in({"file": str(config) if config else None, "given": given})
+    return [*([Path(config)] if config else []), *(Path(name.rpartition(":")[0]).resolve() for name in code)]
 
 
 def checksums_of_files(paths: list[Path]) -> dict[str, str]:

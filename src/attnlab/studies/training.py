@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Self, TypeVar
 from rich.console import Console
 
 from attnlab import stats
-from attnlab.config import RunConfig, Settings, Stage, absolute_given, code_named_in, resolve
+from attnlab.config import RunConfig, Settings, Stage, absolute_given, resolve
 from attnlab.corpora import Question
 from attnlab.errors import UserError
 from attnlab.lm import stages
@@ -22,7 +22,7 @@ from attnlab.report.parts import LossCurve, StudyResult, TrainedRun
 from attnlab.report.words import NOTHING, count, figure, interval, percent, plural, span
 from attnlab.store.runs import Run
 from attnlab.studies import options as opt
-from attnlab.studies.study import Study, checksums_of_files
+from attnlab.studies.study import Study, checksums_of_files, files_named_in
 from attnlab.tasks import task_class
 from attnlab.trust import CalibrationSummary
 
@@ -106,10 +106,7 @@ class Training(Study[T]):
 
     def fingerprints(self) -> dict[str, str]:
         """Return checksums of the data, the settings file and the code that settings name."""
-        named = code_named_in({"file": str(self.config) if self.config else None, "given": self.given})
-        files = [self.config] if self.config else []
-        code = [Path(name.rpartition(":")[0]).resolve() for name in named]
-        return super().fingerprints() | checksums_of_files([*files, *code])
+        return super().fingerprints() | checksums_of_files(files_named_in(self.config, self.given))
 
     def settings(self, stage: Stage) -> RunConfig:
         """Return the settings of a stage; training and task settings given by the user apply to pretraining only."""

@@ -39,11 +39,10 @@ from attnlab.studies.compare.plan import Grid
 from attnlab.studies.compare.runs import Record, notes_on, read_records, train_all, whole_result
 from attnlab.studies.compare.variants import Variant
 from attnlab.studies.study import study
-from attnlab.studies.training import Share, accuracy_curves, check_training, share_of
+from attnlab.studies.training import Share, accuracy_curves, share_of
 from attnlab.studies.workers import read_workers
 
 READ_LINES = {"task": {"name": "recall", "options": {"views": 0, "lines": 1.0, "questions": 0.0}}}
-_ALPHA = 0.05  # chance of any false claim among all tests
 MARGIN = 0.05  # shares of places known by heart and when asked that differ by less count as the same
 _REASON = (
     "A model that reads learns to predict every word from those before it. If a person is described in one way only, the"
@@ -99,18 +98,6 @@ class Row(Scored):
     tokens: float | None
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A tested difference of two shares; the interval and `adjusted` are corrected for the number of tests."""
-
-    question: str
-    low: float | None
-    high: float | None
-    p: float | None
-    adjusted: float
-    words: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class WhyResult(parts.StudyResult):
     """The result of the study."""
@@ -118,7 +105,7 @@ class WhyResult(parts.StudyResult):
     people: int
     training_questions: int
     rows: list[Row]
-    findings: list[Finding]
+    findings: dict[str, stats.Contrast]  # by question
     settings: dict[str, Settings]
     verdict: list[str]
 
@@ -183,13 +170,6 @@ class Why(Grid[WhyResult]):
                 f"`run why` sets {setting[0]} itself: leave it out, and use --seeds, --forms or --exposures"
             )
 
-    def check(self) -> None:
-        """Find errors before training: settings of every cell and stage, questions that are too long."""
-        for variant in self.variants:
-            settings = [variant.settings(self.seeds[0], stage) for stage in variant.steps]
-            check_training(settings, self.data.sources(variant.corpus, self.facts), self.questions)
-        self.variants[0].try_once(self.seeds[0])
-
     def train(self, folder: Path, console: Console) -> None:
         """Train and measure every run."""
         train_all(self, folder, console)
@@ -218,7 +198,10 @@ class Why(Grid[WhyResult]):
                 for reading in (grid[0], *grid[-2:])
                 for run in lineage(records[reading.name][0].run)
             },
-            verdict=[*(f"{finding.question} {capital(finding.words)}." for finding in findings), *notes_on(records)],
+            verdict=[
+                *(f"{question} {capital(test.words)}." for question, test in findings.items()),
+                *notes_on(records),
+            ],
         )
 
     def document(self, result: WhyResult) -> Document:
@@ -245,8 +228,6 @@ class Why(Grid[WhyResult]):
 
 
 # Measuring
-
-_Answers = Sequence[Sequence[bool]]  # seeds x questions
 
 
 def beginnings(corpus: Corpus, exam: Sequence[Question]) -> dict[int, tuple[str, str]]:
@@ -278,7 +259,7 @@ def by_heart(model: LanguageModel, tokenizer: Tokenizer, begun: Sequence[tuple[s
     ]
 
 
-def describe(reading: Reading, rows: Sequence[Record], hearts: _Answers | None) -> Row:
+def describe(reading: Reading, rows: Sequence[Record], hearts: stats.Answers | None) -> Row:
     """Describe a cell over its seeds."""
     right, score = share_of(*(record.answers() for record in rows)), rows[0].measured.answers
     figures = {"correct": None, "accuracy": right.accuracy, "low": right.low, "high": right.high}
@@ -295,8 +276,11 @@ def describe(reading: Reading, rows: Sequence[Record], hearts: _Answers | None) 
 
 
 def compare_cells(
-    grid: Sequence[Reading], right: Mapping[str, _Answers], hearts: Mapping[str, _Answers], begun: Sequence[int]
-) -> list[Finding]:
+    grid: Sequence[Reading],
+    right: Mapping[str, stats.Answers],
+    hearts: Mapping[str, stats.Answers],
+    begun: Sequence[int],
+) -> dict[str, stats.Contrast]:
     """Test the pairs of cells, and by heart against asked of the same people, with Holm's correction over all tests."""
     forms, times = max(reading.forms for reading in grid), sorted({reading.exposures for reading in grid[1:]})
     nothing, views = grid[0].name, Reading("views", 1, times[-1]).name
@@ -310,28 +294,16 @@ def compare_cells(
         ("Does reading more often help?", most, least),
         ("Do several forms help more than views?", most, views),
     )
-    pairs: dict[frozenset[str], tuple[str, str, str, _Answers, _Answers, float | None]] = {}
+    pairs: dict[frozenset[str], tuple[str, stats.Sides]] = {}
     for question, a, b in questions:
         if a != b:  # with a single form, two of the questions are the same
-            pairs.setdefault(frozenset((a, b)), (question, a, b, right[a], right[b], None))
+            pairs.setdefault(frozenset((a, b)), (question, (a, b, right[a], right[b], None)))
     for name in (one, most):
         asked = [[row[number] for number in begun] for row in right[name]]
         question = f"Can what “{name}” knows by heart be asked for?"
-        pairs[frozenset((name,))] = (question, "by heart", "asked", hearts[name], asked, MARGIN)
-    tests: list[stats.McNemar | stats.SeedsByQuestions] = []
-    for *_, first, second, margin in pairs.values():
-        alpha = _ALPHA / len(pairs)
-        if len(first) == 1:
-            tests.append(stats.mcnemar(first[0], second[0], alpha, margin))
-        else:  # for new seeds and questions
-            tests.append(stats.seeds_by_questions(first, second, alpha=alpha, margin=margin))
-    bounds = [test if isinstance(test, stats.McNemar) else test.both for test in tests]
-    adjusted = stats.holm([1.0 if bound.p is None else bound.p for bound in bounds])
-    findings = []
-    for (question, a, b, *_), test, bound, p in zip(pairs.values(), tests, bounds, adjusted, strict=True):
-        words = stats.in_words(test, a, b, adjusted=p, comparisons=len(pairs))
-        findings.append(Finding(question, bound.low, bound.high, bound.p, p, words))
-    return findings
+        pairs[frozenset((name,))] = (question, ("by heart", "asked", hearts[name], asked, MARGIN))
+    tests = stats.contrasts([sides for _, sides in pairs.values()])
+    return {question: test for (question, _), test in zip(pairs.values(), tests, strict=True)}
 
 
 def _results_table(rows: Sequence[Row]) -> Table:

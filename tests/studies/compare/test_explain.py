@@ -40,7 +40,7 @@ def variant(
     **audit: Any,
 ) -> VariantResult:
     found = made_audit(name, "fail", (0.0, 0.25) if leaks else (0.0, 0.0), "it leaks", future="it does")
-    texts = Texts((), (), Quality(10, 0.1 if leaks else 0.05, 0.3, 0.5, 7.0)) if written else None
+    texts = Texts((), (), Quality(10, 0.1 if leaks else 0.05, 0.3, 0.5, 7.0), TEXT) if written else None
     readings = Readings(200, whole, word_by_word)
     return VariantResult(name, None, {}, (), leaks, replace(found, **audit), readings, texts, gain)
 
@@ -54,7 +54,7 @@ def paragraphs(
     """What is said of a gain of which the share in the interval `kept` is left word by word."""
     share = math.log(honest.value) / math.log(whole.value)
     gain = Gain(whole, honest, stats.RatioOfMeans(share, *kept, 0.05))
-    return explain([DOT, variant("bad", 200.0, 800.0, leaks=True, gain=gain)], TEXT)["bad"]
+    return explain([DOT, variant("bad", 200.0, 800.0, leaks=True, gain=gain)])["bad"]
 
 
 def compared(words: str, valid: bool) -> str:
@@ -101,7 +101,7 @@ def test_the_explanation_shows_leak_readings_and_samples() -> None:
 
 
 def test_sound_variants_need_no_explanation() -> None:
-    assert explain([DOT, variant("other", 390.0, 390.0)], TEXT) == {}
+    assert explain([DOT, variant("other", 390.0, 390.0)]) == {}
     assert compared("no difference shown: ...", valid=True) == "bad against dot: no difference shown: ...."
 
 
@@ -112,7 +112,7 @@ def test_a_gain_from_the_future_is_called_invalid() -> None:
 def test_a_leak_that_only_training_shows_is_explained_as_one() -> None:
     gain = Gain(ratio(0.7), ratio(1.2))
     late = variant("late", 300.0, 500.0, leaks=True, gain=gain, leak_by_position=(0.0, 0.0), faults={})
-    assert "shows in the trained model only" in explain([DOT, late], TEXT)["late"][0]
+    assert "shows in the trained model only" in explain([DOT, late])["late"][0]
 
 
 def test_faults_without_positions_are_reported_as_they_are() -> None:
@@ -122,10 +122,10 @@ def test_faults_without_positions_are_reported_as_they_are() -> None:
 
 def test_a_leaking_reference_is_no_reference() -> None:
     bad = variant("bad", 200.0, 800.0, leaks=True)
-    assert "name a sound variant first" in explain([bad, variant("dot", 400.0, 400.0)], TEXT)["bad"][-1]
+    assert "name a sound variant first" in explain([bad, variant("dot", 400.0, 400.0)])["bad"][-1]
 
 
 def test_answers_of_a_model_that_sees_the_future_are_valid() -> None:
     bad = variant("bad", 200.0, 800.0, leaks=True, written=False)
-    assert "training loss is invalid" in explain([DOT, bad], None)["bad"][-1]
+    assert "training loss is invalid" in explain([DOT, bad])["bad"][-1]
     assert compared("bad better", valid=True) == "bad against dot: bad better."

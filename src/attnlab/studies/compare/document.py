@@ -399,8 +399,8 @@ def _probe_line(probe: MeanProbe) -> str:
 
 def _quality_table(result: ComparisonResult) -> Table:
     qualities = [(row.name, row.texts.sample_quality, _mark(row)) for row in result.variants if row.texts]
-    if result.text_quality:
-        qualities.append(("the text itself", result.text_quality, ""))
+    if first := result.variants[0].texts:
+        qualities.append(("the text itself", first.text_quality, ""))
     rows = []
     for name, quality, mark in qualities:
         shares = (quality.unknown_share, quality.punctuation_share, quality.distinct_share)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
+from statistics import fmean
 
 from attnlab import stats
 from attnlab.errors import UserError
 from attnlab.lm import stages
-from attnlab.lm.perplexity import Probe
 from attnlab.lm.tokenizers import word_lengths
 from attnlab.measure.audit import Report
 from attnlab.measure.audit.leaks import LIMIT
@@ -61,8 +61,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     variants = [_describe(plan, folder, name, rows, reference, columns, audits[name]) for name, rows in records.items()]
     leaking = {variant.name for variant in variants if variant.leaks}
     comparisons = _compare_all(plan, records, columns[0], leaking, _settings_in_words(plan, tuning))
-    text_quality = runs[0].text.text_quality if plan.words else None
-    explanation = explain(variants, text_quality)
+    explanation = explain(variants)
     return ComparisonResult(
         title=plan.title,
         seconds=round(sum(run.values["seconds"] + run.measured.measuring for run in runs), 1),
@@ -79,7 +78,6 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
         ),
         settings={name: settings_of(rows[0].run) for name, rows in records.items()},
         published=plan.published(),
-        text_quality=text_quality,
         verdict=(
             *(paragraphs[-1] for paragraphs in explanation.values()),
             *_sentences(comparisons),
@@ -225,18 +223,23 @@ def _spread(each: Sequence[float], kind: Kind) -> Spread:
 
 
 def _texts(rows: Sequence[Record]) -> Texts:
-    qualities = [astuple(row.text.sample_quality) for row in rows]
-    means = (sum(column) / len(column) for column in zip(*qualities, strict=True))
-    probes, spaced = ([getattr(row.text, key) for row in rows] for key in ("probes", "spaced_probes"))
-    return Texts(_mean_probes(probes), rows[0].text.samples, Quality(*means), _mean_probes(spaced))
+    """The means over the seeds, with the samples of the first."""
+    texts = [row.text for row in rows]
+    qualities = zip(*(astuple(text.sample_quality) for text in texts), strict=True)
+    return replace(
+        texts[0],
+        probes=_mean_probes([text.probes for text in texts]),
+        sample_quality=Quality(*map(fmean, qualities)),
+        spaced_probes=_mean_probes([text.spaced_probes for text in texts]),
+    )
 
 
-def _mean_probes(by_seed: Sequence[Sequence[Probe]]) -> tuple[MeanProbe, ...]:
+def _mean_probes(by_seed: Sequence[Sequence[MeanProbe]]) -> tuple[MeanProbe, ...]:
     probes = []
-    for same in zip(*by_seed, strict=True):
-        losses = tuple(probe.loss for probe in same)
+    for first, *others in zip(*by_seed, strict=True):
+        losses = (first.loss, *(probe.loss for probe in others))
         loss = sum(losses) / len(losses)
-        probes.append(MeanProbe(same[0].sentence, same[0].tokens, same[0].unknown, loss, math.exp(loss), losses))
+        probes.append(replace(first, loss=loss, perplexity=math.exp(loss), losses=losses))
     return tuple(probes)
 
 
@@ -355,18 +358,18 @@ def _sentences(comparisons: Sequence[Comparison]) -> list[str]:
 # Leaks in words
 
 
-def explain(variants: Sequence[VariantResult], text_quality: Quality | None) -> dict[str, tuple[str, ...]]:
+def explain(variants: Sequence[VariantResult]) -> dict[str, tuple[str, ...]]:
     """What the leaks are worth, compared with the first variant, in paragraphs by variant."""
-    return {variant.name: _explain_leak(variant, variants[0], text_quality) for variant in variants if variant.leaks}
+    return {variant.name: _explain_leak(variant, variants[0]) for variant in variants if variant.leaks}
 
 
-def _explain_leak(leaking: VariantResult, reference: VariantResult, text_quality: Quality | None) -> tuple[str, ...]:
+def _explain_leak(leaking: VariantResult, reference: VariantResult) -> tuple[str, ...]:
     name = leaking.name
     paragraphs = [audit_in_words(name, leaking.audit), _readings(leaking, reference)]
-    if leaking.gain and leaking.texts and reference.texts and text_quality:
+    if leaking.gain and leaking.texts and reference.texts:
         written, beside = (_shares(texts.sample_quality) for texts in (leaking.texts, reference.texts))
         paragraphs.append(
-            f"Their samples: {name} {written}; {reference.name} {beside}; the dev text {_shares(text_quality)}."
+            f"Their samples: {name} {written}; {reference.name} {beside}; the dev text {_shares(leaking.texts.text_quality)}."
         )
         verdict = _verdict_on(name, reference.name, leaking.gain)
     elif leaking is reference and leaking.texts:

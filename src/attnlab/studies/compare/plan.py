@@ -22,7 +22,6 @@ from attnlab.config import (
     Stage,
     TaskConfig,
     absolute_given,
-    code_named_in,
     load_preset,
     merge,
     overlay,
@@ -46,7 +45,7 @@ from attnlab.studies.compare.variants import (
     read_values,
 )
 from attnlab.studies.options import MOST_SEEDS, about, default, seed_numbers
-from attnlab.studies.study import Study, checksums_of_files
+from attnlab.studies.study import Study, checksums_of_files, files_named_in
 from attnlab.studies.training import check_training
 from attnlab.studies.workers import read_workers
 from attnlab.tasks import task_class
@@ -134,6 +133,14 @@ class Grid(Study[R]):
         turned = [names[at % len(names) :] + names[: at % len(names)] for at in range(len(self.seeds))]
         return [(name, seed) for seed, row in zip(self.seeds, turned, strict=True) for name in row]
 
+    def check(self) -> None:
+        """Find errors before training: settings of every variant and stage, questions that are too long."""
+        for variant in self.variants:
+            settings = [variant.settings(self.seeds[0], stage) for stage in self.stages(variant)]
+            sources = self.data.sources(variant.corpus or self.corpus, self.facts)
+            check_training(settings, sources, self.questions if self.exam else ())
+            variant.try_once(self.seeds[0])
+
     def as_trained(self, folder: Path) -> Self:
         """Return the plan with what was decided after the study began, such as tuned settings."""
         return self
@@ -142,10 +149,7 @@ class Grid(Study[R]):
         """Return checksums of everything that could change before a resume: data and the user's files."""
         sums = super().fingerprints()
         sums |= {name: self.data.corpus(name).sha256 for name in {variant.corpus for variant in self.variants} if name}
-        files = [Path(variant.file) for variant in self.variants if variant.file]
-        for variant in self.variants if not self.runs else ():
-            named = code_named_in({"file": variant.file, "given": variant.given})
-            files += [Path(name.rpartition(":")[0]).resolve() for name in named]
+        files = [path for variant in self.variants for path in files_named_in(variant.file, variant.given)]
         return sums | checksums_of_files(list(dict.fromkeys(files)))
 
 
@@ -434,9 +438,7 @@ class Plan(Grid[Any]):
 
     def check(self) -> None:
         """Find errors before training: settings of every variant and stage, data, questions that are too long."""
-        sources = self.data.sources(self.corpus, self.facts)
-        exam = self.questions if self.exam else []
-        if any(item.answer is None for item in exam):
+        if self.exam and any(item.answer is None for item in self.questions):
             raise UserError(f"{self.exam} has questions without answers: a comparison needs them all")
         held_out = self.dev or self.exam
         if not self.items:
@@ -452,10 +454,7 @@ class Plan(Grid[Any]):
                     f"{len(shared):,} of the {self.noun} to choose on are those of the verdict: give other data to --tune-on"
                 )
             choosing.check()
-        for variant in self.variants:
-            settings = [variant.settings(self.seeds[0], stage) for stage in self.stages(variant)]
-            check_training(settings, sources, exam)
-            variant.try_once(self.seeds[0])
+        super().check()
 
 
 def _refuse_text(configs: Sequence[RunConfig], varied: str) -> None:

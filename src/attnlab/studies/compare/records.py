@@ -182,12 +182,13 @@ class MeanProbe(Probe):
 
 @dataclass(frozen=True)
 class Texts:
-    """A variant's probes (means over seeds) and samples (of the first seed)."""
+    """Measurements on text that are not figures: of a run, or means over the seeds with the first one's samples."""
 
     probes: tuple[MeanProbe, ...]
     samples: tuple[str, ...]
     sample_quality: Quality
-    spaced_probes: tuple[MeanProbe, ...] = ()
+    text_quality: Quality  # of the dev text itself
+    spaced_probes: tuple[MeanProbe, ...] = ()  # the same sentences split at spaces only; none for pieces and characters
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,6 @@ class ComparisonResult(StudyResult):
     tuning: Tuning | None = None
     explanation: dict[str, tuple[str, ...]]  # what a leak is worth, by variant; the last paragraph is the verdict
     published: dict[str, dict[str, float]]  # figures by variant
-    text_quality: Quality | None = None
     lengths: tuple[LengthBar, ...] = ()  # a histogram of the words per sentence
 
     @property

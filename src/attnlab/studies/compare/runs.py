@@ -27,7 +27,7 @@ from attnlab.lm.evaluate import encode_question, examine, sample
 from attnlab.lm.exams import Score
 from attnlab.lm.flops import flops_per_token
 from attnlab.lm.model import LanguageModel, load_model
-from attnlab.lm.perplexity import Probe, SentenceLosses
+from attnlab.lm.perplexity import SentenceLosses
 from attnlab.lm.progress import say
 from attnlab.lm.tokenizers import UNKNOWN, Tokenizer, split_words
 from attnlab.report.words import roughly
@@ -36,7 +36,7 @@ from attnlab.store.folders import is_written, read_bytes, read_json, write_folde
 from attnlab.store.listing import last_step
 from attnlab.store.runs import Run, RunResult
 from attnlab.studies.compare.plan import Grid
-from attnlab.studies.compare.records import Quality, Readings
+from attnlab.studies.compare.records import MeanProbe, Quality, Readings, Texts
 from attnlab.studies.study import load
 from attnlab.studies.workers import PAUSE, Attempts, Command, exit_code_of, lock_when_free, opened, stop_all
 from attnlab.tasks import task_class
@@ -55,24 +55,13 @@ Files = dict[str, bytes]
 
 
 @dataclass(frozen=True)
-class OnText:
-    """Measurements on text that are not figures."""
-
-    probes: tuple[Probe, ...]
-    samples: tuple[str, ...]
-    sample_quality: Quality
-    text_quality: Quality
-    spaced_probes: tuple[Probe, ...] = ()  # the same sentences split at spaces only; none for pieces and characters
-
-
-@dataclass(frozen=True)
 class Measured:
     """The content of measured.json: on text, or on questions."""
 
     values: dict[str, float]  # figures by key
     word_by_word: Readings
     measuring: float  # seconds
-    text: OnText | None = None
+    text: Texts | None = None
     answers: Score | None = None
 
 
@@ -96,7 +85,7 @@ def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
     torch.set_num_threads(stages.stored_config(run).train.threads or 1)
     lines: Sequence[str] = [f"{item.question} {item.answer}" for item in plan.questions] if plan.exam else ()
     lines = plan.data.corpus(plan.corpus).lines if plan.corpus else lines
-    text: OnText | None = None
+    text: Texts | None = None
     answers: Score | None = None
     width: int | None = None
     if plan.words:
@@ -128,12 +117,17 @@ def _on_questions(plan: Grid[Any], model: LanguageModel, tokenizer: Tokenizer) -
 
 def _on_text(
     plan: Grid[Any], run: Run, model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str]
-) -> tuple[OnText, dict[str, float], Files, list[list[int]], int | None]:
+) -> tuple[Texts, dict[str, float], Files, list[list[int]], int | None]:
     """Probes and samples, perplexities of sentences trained on and not; and sentences to be read twice, with their width."""
     task = run.record.task
     reading = task.longest, task.padded
     longest = min(task.longest or model.config.block_size, model.config.block_size)
-    dev, probes = plan.sentences, plan.probe or perplexity.PROBES
+    dev = plan.sentences
+
+    def read_probes(spaces: bool = False) -> tuple[MeanProbe, ...]:
+        probes = perplexity.probe(model, tokenizer, plan.probe or perplexity.PROBES, *reading, spaces=spaces)
+        return tuple(MeanProbe(**vars(probe), losses=(probe.loss,)) for probe in probes)
+
     values, files = {}, {}
     for part, texts in (("dev", dev), ("train", some(lines, len(dev)))):
         losses = perplexity.sentence_losses(model, tokenizer, texts, *reading)
@@ -143,12 +137,12 @@ def _on_text(
     # Models of pieces have no start symbol.
     prompt = "" if tokenizer.start is not None else "The"
     texts = sample(model, tokenizer, prompt, _SAMPLES, temperature=1.0, limit=longest)
-    measured = OnText(
-        tuple(perplexity.probe(model, tokenizer, probes, *reading)),
+    measured = Texts(
+        read_probes(),
         tuple(texts[:_KEPT_SAMPLES]),
         quality([_split(text, tokenizer) for text in texts]),
         quality([_split(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
-        tuple(perplexity.probe(model, tokenizer, probes, *reading, spaces=True)) if tokenizer.words else (),
+        read_probes(spaces=True) if tokenizer.words else (),
     )
     few = [tokenizer.sentence(line, longest) for line in some(dev, READ_TWICE)]
     return measured, values, files, few, longest if task.padded else None
@@ -383,7 +377,7 @@ class Record:
         return {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
 
     @property
-    def text(self) -> OnText:
+    def text(self) -> Texts:
         """The measurements on text."""
         assert self.measured.text is not None
         return self.measured.text
