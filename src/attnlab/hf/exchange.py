@@ -361,15 +361,16 @@ def export(source: Path | str, folder: Path | str, *, trust_code: bool = False) 
     refuse_existing(folder)
     run = _run_of(source)
     model, tokenizer = load_model(run.model if run else source, trust_code=trust_code)
-    card = _card(folder.name, model, tokenizer, run)
-    files = {**_model_files(model, tokenizer), **_tokenizer_files(tokenizer, model.config.block_size)}
-    write_folder(folder, "export", {**files, "README.md": card.encode()}, about="a model for transformers")
-    return {
+    written: Exported = {
         "folder": str(folder),
         "layout": "gpt2" if _is_gpt2(model.config) else "attnlab",
         "parameters": sum(count_parameters(model).values()),
-        "needs_attnlab": _needs_attnlab(model, tokenizer),
+        "needs_attnlab": not _is_gpt2(model.config) or tokenizer.words,
     }
+    card = _card(folder.name, model, tokenizer, run, written["needs_attnlab"])
+    files = {**_model_files(model, tokenizer), **_tokenizer_files(tokenizer, model.config.block_size)}
+    write_folder(folder, "export", {**files, "README.md": card.encode()}, about="a model for transformers")
+    return written
 
 
 def _run_of(source: Path) -> Run | None:
@@ -406,7 +407,7 @@ def _model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]
 # The model card
 
 
-def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None) -> str:
+def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None, needs_attnlab: bool) -> str:
     """README.md of an exported model; what is not known is left out."""
     stages, sources = [], []
     for record in reversed([stage.record for stage in _lineage(run)] if run else []):  # the first stage first
@@ -430,18 +431,13 @@ def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None
         symbols=tokenizer.size,
         kind={"char": "characters", "byte": "bytes", "bpe": "byte-pair pieces", "word": "words"}[tokenizer.kind],
         parameters=count_parameters(model),
-        needs_attnlab=_needs_attnlab(model, tokenizer),
+        needs_attnlab=needs_attnlab,
         stages=stages,
         licences=licences_of(sources),
         figures=[] if loss is None else [f"final training loss: {loss:.4f} nats per token"],
         own_code=bool(usercode.code_files(model.config.mechanism)),
         settings=list(flatten(settings)),
     )
-
-
-def _needs_attnlab(model: LanguageModel, tokenizer: Tokenizer) -> bool:
-    """Whether transformers alone cannot load it."""
-    return not _is_gpt2(model.config) or tokenizer.words
 
 
 def _lineage(run: Run) -> Iterator[Run]:
