@@ -25,6 +25,10 @@ from attnlab.trust.training_data import Forms, TrainingData, candidates, kinds, 
 from attnlab.trust.verdict import Judgement, judge, percent
 
 _NEIGHBOURS = 3
+_UNCALIBRATED = (
+    "Not calibrated: its probabilities guarantee nothing. Calibrate it once, with questions that it was not trained on:"
+    " attnlab calibrate {} --questions FILE"
+)
 _STRANGE = "No training question is phrased like this one: the guarantee does not cover it."
 
 
@@ -161,7 +165,7 @@ class Oracle:
             calibrated=self.calibration is not None,
             max_risk=max_risk,
             reasons=(*judged.reasons, *([f"Note: {self.note}."] if self.note else [])),
-            rule=self._uncalibrated if rule is None else rule.words,
+            rule=_UNCALIBRATED.format(shlex.quote(str(self.run.path))) if rule is None else rule.words,
             words=_in_words(asked.answer, asked.probability, judged, max_risk, self.note),
         )
 
@@ -176,14 +180,6 @@ class Oracle:
             except DataError:  # a long name may not fit the block
                 pass
         return tuple(Neighbour(item.name, item.similarity, answer) for item, answer in zip(near, answers, strict=True))
-
-    @property
-    def _uncalibrated(self) -> str:
-        """How to get a rule."""
-        return (
-            "Not calibrated: its probabilities guarantee nothing. Calibrate it once, with questions that it was not"
-            f" trained on: attnlab calibrate {shlex.quote(str(self.run.path))} --questions FILE"
-        )
 
 
 def checked_question(text: str) -> str:

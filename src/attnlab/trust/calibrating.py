@@ -33,7 +33,7 @@ from attnlab.tasks.recall import Strangers
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution, familiarity
 from attnlab.trust.training_data import Forms, TrainingData, candidates, data_sources
 
-_FILE = "calibration.json"
+_FILE, _WEIGHTS = "calibration.json", "model.safetensors"
 FLOOR = 1e-5  # answer prefixes less likely than this are not continued
 _SEED = 0  # of all that is drawn here
 _FEWEST = 4  # minimum number of questions
@@ -143,10 +143,6 @@ class Calibrated:
         )
 
 
-def _weights_checksum(run: Run) -> str:
-    return digest(read_bytes(run.model / "model.safetensors"))
-
-
 def open_run(run: Run | Path | str) -> Run:
     """Open a run, given as a Run or as its folder; one that only read running text is refused."""
     opened = run if isinstance(run, Run) else Run.open(run)
@@ -189,7 +185,7 @@ def calibrate(
     others = _strange_questions(data, forms, asked)
     nobody = valid(model, tokenizer, others, trie, forms).confidence if others else ()
     result = Calibrated(
-        model=_weights_checksum(run),
+        model=digest(read_bytes(run.model / _WEIGHTS)),
         scaling=scaling,
         answers=trie.answers,
         prior=tuple(float(f"{share:.4g}") for share in calibrated.prior()),
@@ -244,7 +240,9 @@ def _held_out(
     if blank is not None:
         raise DataError(f"question {blank} has no answer: a calibration needs `question<TAB>answer` lines")
     asked = list({item.question: item for item in questions}.values())
-    names = {item: _names_in(item, corpus) for item in (*asked, *facts)}
+    names: dict[Question, frozenset[str]] = dict.fromkeys((*asked, *facts), frozenset())
+    if corpus is not None:
+        names = {item: frozenset(headings_in(item.question, corpus.shelf, corpus.longest_title)) for item in names}
     trained = {item.question for item in facts}
     told = {(name, item.answer) for item in facts for name in names[item]}
     seen = [
@@ -273,12 +271,6 @@ def _held_out(
     return kept, None if corpus is None else len(asked) - len(about), len(about) - len(kept)
 
 
-def _names_in(item: Question, corpus: Corpus | None) -> frozenset[str]:
-    if corpus is None:
-        return frozenset()
-    return frozenset(headings_in(item.question, corpus.shelf, corpus.longest_title))
-
-
 def calibration_of(run: Run) -> Calibrated | None:
     """Read the calibration of a run, or None if there is none; one of another model is an error."""
     path = run.path / _FILE
@@ -288,6 +280,6 @@ def calibration_of(run: Run) -> Calibrated | None:
         calibrated = records.read(Calibrated, path)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; make it again with `attnlab calibrate {run.path}`") from None
-    if calibrated.model != _weights_checksum(run):
+    if calibrated.model != digest(read_bytes(run.model / _WEIGHTS)):
         raise UserError(f"{path} belongs to another model: make it again with `attnlab calibrate {run.path}`")
     return calibrated
