@@ -3,8 +3,8 @@
 A child is a Python process in a session of its own with a private temporary folder. Functions are called by name; their
 arguments and values are records in msgpack, never pickles, so that a child that runs foreign code cannot run code here.
 When this process ends, even by SIGKILL, the system ends the whole process group of the child: the child holds one end of
-a pipe whose other end only this process has. Limits guard against mistakes; `confine` is the place for protection
-against malice, which there is none of yet.
+a pipe whose other end only this process has. Limits guard against mistakes, not against malice: a
+sandbox would be passed as `confine`, and there is none yet.
 
 This module must not know what the children compute, and must not import torch. POSIX only.
 """

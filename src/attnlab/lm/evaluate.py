@@ -167,7 +167,7 @@ def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[s
 def top_answers(
     model: LanguageModel, tokenizer: Tokenizer, question: str, count: int = 5, width: int = 16
 ) -> list[tuple[str, float]]:
-    """Find the most likely complete answers with their probabilities by beam search, at least twice as wide as `top`."""
+    """Find the most likely complete answers with their probabilities by beam search, at least twice as wide as `count`."""
     model.eval()
     start = encode_question(tokenizer, question, model.config.block_size)
     stops = torch.tensor([tokenizer.mask, tokenizer.pad])

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 RISKS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
 MOST_SHOWN = 256  # tokens of a text whose attention is sent
-_LONG = 300.0  # seconds: a large model, its index, or influences of many layers
+_LONG = 300.0  # seconds: a large model, its corpus, or influences of many layers
 _SAMPLING = 600.0  # seconds: up to six runs with ten texts each
 _LEVELS = 32767  # steps of a weight: 16 bits with a sign
 _EXAMPLES = 3

@@ -10,8 +10,8 @@
     planning         sample_size (questions); variance_components of a pilot, power, smallest_difference (seeds and items)
     in words         in_words, a sentence for any of the comparisons
 
-Differences are A minus B. Every record becomes JSON with dataclasses.asdict. Tests are scipy's where it has them. This
-package knows nothing about runs, tasks or mechanisms, and imports scipy only when something is computed.
+Differences are A minus B. Records hold plain values, which can be written as JSON. Tests are scipy's where it has them.
+This package knows nothing about runs, tasks or mechanisms, and imports scipy only when something is computed.
 """
 
 from attnlab.stats.bootstrap import Chosen, Perplexities, chosen_best, log_ratio_table, paired_bootstrap

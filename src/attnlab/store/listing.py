@@ -1,7 +1,7 @@
 """The folders under runs/: list them, find them by name or by any setting, describe one in full, delete.
 
-Every folder becomes an `Entry`, whatever its state: complete, stopped, damaged, or not written by attnlab. What a folder is
-stands in its manifest, and its figures in its result.json. Knows neither commands nor what studies and outputs hold.
+Every folder becomes an `Entry`, whatever its state: complete, stopped, damaged, or not written by attnlab. The manifest
+says what a folder is, and result.json holds its figures. Knows neither commands nor what studies and outputs hold.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     attnlab.calibrate("runs/recall-1", attnlab.load_questions("people:calibration"))    # once
     attnlab.ask("runs/recall-1", "Where was Hank Aaron born?").words
 
-    training_data   questions, corpus and index of a run, the possible answers, and the forms of questions
+    training_data   questions and corpus of a run, the possible answers, and the forms of questions
     answers         the exact probability of every possible answer, and of having read about a name
     calibrating     the map from scores to probabilities, from held-out questions, stored in the run
     verdict         pure functions: from a confidence and the line to a verdict

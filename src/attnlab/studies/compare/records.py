@@ -1,4 +1,4 @@
-"""The result of a comparison as records: what is measured, figures over seeds, tested pairs, and what was fixed beforehand.
+"""The result of a comparison as records: what is measured, figures over seeds, and tested pairs.
 
 No tests and no sentences here: these are the judge's.
 """
