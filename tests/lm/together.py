@@ -94,7 +94,7 @@ def train(
         optim.load_state(trainer.optimizers, states)
     losses = []
     for step in steps:
-        with mock.patch("attnlab.lm.train._COST_OF_A_PART", 1):  # so that these short rows are split too
+        with mock.patch("attnlab.lm.train.COST_OF_A_PART", 1):  # so that these short rows are split too
             loss, norm = trainer.train_step(batch(step, packed=not bottleneck), rate=1.0)
         losses.append([*ranks.total(loss), norm])
     states = {f"optim/{name}": one.clone() for name, one in optim.state_tensors(trainer.optimizers).items()}
