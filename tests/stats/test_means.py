@@ -114,3 +114,30 @@ def test_every_record_turns_to_json() -> None:
         stats.paired_bootstrap(losses, losses[::-1], resamples=100),
     ):
         assert json.loads(json.dumps(asdict(record))) == asdict(record)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        [[3.0, 1.0, 4.0, 1.0], [5.0, 9.0, 2.0, 6.0], [5.0, 3.0, 5.0, 8.0]],  # seeds and items vary
+        [[1.0, 5.0, 9.0], [9.0, 1.0, 5.0]],  # the rest varies more than both: the larger part counts
+    ],
+)
+def test_the_standard_error_is_that_of_the_analysis_of_variance(table: list[list[float]]) -> None:
+    seeds, items = len(table), len(table[0])
+    rows = [sum(row) / items for row in table]
+    columns = [sum(row[at] for row in table) / seeds for at in range(items)]
+    mean = sum(rows) / seeds
+    of_seeds = items * sum((row - mean) ** 2 for row in rows) / (seeds - 1)
+    of_items = seeds * sum((column - mean) ** 2 for column in columns) / (items - 1)
+    rests = [table[i][j] - rows[i] - columns[j] + mean for i in range(seeds) for j in range(items)]
+    rest = sum(value**2 for value in rests) / ((seeds - 1) * (items - 1))
+    total = of_seeds + of_items - rest
+    if total > max(of_seeds, of_items):
+        parts = of_seeds**2 / (seeds - 1) + of_items**2 / (items - 1) + rest**2 / ((seeds - 1) * (items - 1))
+        freedom = total**2 / parts
+    else:
+        total, freedom = max((of_seeds, seeds - 1), (of_items, items - 1))
+    result = stats.crossed(table)
+    assert result.error == pytest.approx((total / (seeds * items)) ** 0.5)
+    assert result.freedom == pytest.approx(freedom)

@@ -144,3 +144,13 @@ def test_impossible_counts_are_refused() -> None:
         stats.mcnemar([1, 0, 2], [1, 0, 1])
     with pytest.raises(UserError, match="finite"):
         stats.mcnemar([1, 0, float("nan")], [1, 0, 1])
+
+
+def test_more_questions_are_needed_where_several_pairs_are_tested() -> None:
+    sides = table(45, 20, 10, 25)  # both right, only the first, only the second, neither
+    alone, among_ten = (stats.mcnemar(*sides, alpha=alpha).questions_needed for alpha in (0.05, 0.005))
+    assert alone == stats.sample_size(0.65, 0.55, discordant=0.3)
+    assert among_ten == stats.sample_size(0.65, 0.55, alpha=0.005, discordant=0.3)
+    assert alone is not None
+    assert among_ten is not None
+    assert among_ten > 1.5 * alone

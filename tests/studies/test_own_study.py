@@ -102,6 +102,15 @@ def test_a_class_that_is_no_study_is_refused(own: str, capsys: pytest.CaptureFix
     assert "is not a study" in capsys.readouterr().err
 
 
+def test_a_study_that_does_not_declare_its_result_is_refused_before_training(
+    own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.py").write_text(STUDY.replace(" -> LengthsResult", "") + "# undeclared\n")
+    assert call("run", own, "--out", "study") == 2
+    assert "judge of Lengths must declare the record that it returns" in capsys.readouterr().err
+    assert not Path("study").exists()
+
+
 def test_the_report_of_somebody_elses_study_does_not_run_its_code(
     own: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,7 +107,7 @@ def mcnemar(right_a: ArrayLike, right_b: ArrayLike, alpha: float = 0.05, margin:
     p = float(binomtest(only_a, disagreed).pvalue) if disagreed else 1.0
     a, b = (both + only_a) / questions, (both + only_b) / questions
     low, high = paired_share_interval(only_a, only_b, questions, alpha)
-    needed = _questions_to_find(a, b, disagreed / questions)
+    needed = _questions_to_find(a, b, disagreed / questions, alpha)
     counts = (questions, both, only_a, only_b, questions - both - disagreed)
     difference = (only_a - only_b) / questions
     same = None
@@ -190,6 +190,6 @@ def sample_size(p1: float, p2: float, power: float = 0.8, alpha: float = 0.05, d
     return max(1, math.ceil(max(0.0, reach) ** 2 / (p1 - p2) ** 2 - 1e-9))
 
 
-def _questions_to_find(p1: float, p2: float, discordant: float | None = None) -> int | None:
+def _questions_to_find(p1: float, p2: float, discordant: float | None = None, alpha: float = 0.05) -> int | None:
     """The sample size for 80 % power, or None where there is no difference to find."""
-    return None if p1 == p2 else sample_size(p1, p2, discordant=discordant)
+    return None if p1 == p2 else sample_size(p1, p2, alpha=alpha, discordant=discordant)

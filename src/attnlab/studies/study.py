@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform, get_type_hints
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, dataclass_transform, get_type_hints
 
 import msgspec
 from rich.console import Console
@@ -146,6 +146,7 @@ class Study(Generic[R]):
     def begin(self, folder: Path, console: Console) -> Outcome[R]:
         """Start the study in a new folder; errors are found before the folder is created."""
         refuse_existing(folder)
+        self._result_type()
         plan = self.completed().with_absolute_paths()
         plan.check()
         write_folder(folder, "study", {_STUDY: plan.study_json(), **plan.files()})
@@ -167,12 +168,21 @@ class Study(Generic[R]):
 
     def read_result(self, folder: Path) -> R:
         """Read the result of a finished study."""
-        kind = get_type_hints(type(self).judge)["return"]
-        return records.read(kind, folder / _RESULT)
+        return records.read(self._result_type(), folder / _RESULT)
 
     def read_document(self, folder: Path) -> Document:
         """Return the report of a finished study."""
         return self.document(self.read_result(folder))
+
+    def _result_type(self) -> type[R]:
+        """The record that `judge` declares to return."""
+        kind = get_type_hints(type(self).judge).get("return")
+        if not (isinstance(kind, type) and issubclass(kind, StudyResult)):
+            raise ConfigError(
+                f"judge of {type(self).__name__} must declare the record that it returns: def judge(...) -> MyResult,"
+                " where MyResult is a StudyResult"
+            )
+        return cast("type[R]", kind)
 
     def _result(self, folder: Path, console: Console) -> R:
         """The stored result; a study without one is trained and judged first."""
@@ -181,8 +191,10 @@ class Study(Generic[R]):
             self.train(folder, console)
             began = time.perf_counter()
             result = self.complete_result(self.judge(folder, console), time.perf_counter() - began)
-            write_document(self.document(result), folder)
-            add_files(folder, {_RESULT: records.encode(result)})
+            content = records.encode(result)
+            # The report shows what is stored, so that one written again later cannot differ.
+            write_document(self.document(records.decode(type(result), content, folder / _RESULT)), folder)
+            add_files(folder, {_RESULT: content})
         return self.read_result(folder)
 
     def study_json(self) -> bytes:
