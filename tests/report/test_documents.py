@@ -284,7 +284,7 @@ def test_the_whole_report_can_be_printed_with_a_line_for_every_chart(kind: str) 
     for section in document(kind).sections:
         assert section.title in printed
         for chart in charts(section.blocks):
-            assert f"(chart in the HTML report: {chart.title or chart.label})" in printed
+            assert f"(chart, shown in HTML only: {chart.title or chart.label})" in printed
 
 
 @every_kind

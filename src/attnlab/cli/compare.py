@@ -141,7 +141,7 @@ def runs(
     table, hidden = as_rich(entries_table(entries, folder), console.width)
     console.print(table)
     if hidden:
-        console.print(f"({', '.join(hidden)} left out because the screen is narrow; --json shows everything)")
+        console.print(f"(columns left out because the screen is narrow: {', '.join(hidden)}; --json shows everything)")
 
 
 @_runs_app.command

@@ -158,7 +158,7 @@ def _show_block(block: blocks.Block, console: Console) -> None:
             named = [Row(Cell(first or NOTHING), [Cell(text or NOTHING) for text in rest]) for first, *rest in rows]
             _show_block(Table("", block.title, [Column(title, number=False) for title in titles], named), console)
         case blocks.Chart() | blocks.HeatMap():
-            console.print(Text(f"(chart in the HTML report: {block.title or block.label})", style="dim"))
+            console.print(Text(f"(chart, shown in HTML only: {block.title or block.label})", style="dim"))
         case blocks.Tokens():
             console.print(Text(" ".join(block.tokens)))
         case blocks.Heads():
