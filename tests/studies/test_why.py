@@ -311,6 +311,12 @@ def test_the_page_shows_every_number(trained: tuple[Path, WhyResult]) -> None:
         assert sentence in text
 
 
+def test_a_run_of_another_cell_is_refused(trained: tuple[Path, WhyResult]) -> None:
+    plan = replace(PLAN, given={**SMALL, "train": {**SMALL["train"], "lr": 0.001}}).completed()
+    with pytest.raises(UserError, match=r"not the run of 1 form 2 times with seed 0: it differs in train\.lr"):
+        plan.judge(trained[0], QUIET)
+
+
 def test_changed_data_are_refused(trained: tuple[Path, WhyResult], monkeypatch: pytest.MonkeyPatch) -> None:
     plan = load(trained[0])
     sums = plan.fingerprints()

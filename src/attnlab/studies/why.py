@@ -176,6 +176,7 @@ class Why(Grid[WhyResult]):
 
     def judge(self, folder: Path, console: Console) -> WhyResult:
         """Measure what is known by heart, and test the questions of the study."""
+        self.refuse_other_runs(folder)
         records, grid = read_records(self, folder), self.grid
         corpus = self.data.corpus(self.corpus or "")
         begun = beginnings(corpus, self.questions)

@@ -54,6 +54,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     """Judge the finished runs of a comparison."""
     plan, tuning = plan.as_trained(folder), plan.choice(folder)
     records = read_records(plan, folder)
+    plan.refuse_other_runs(folder)
     _refuse_differences(plan, records)
     runs = [run for rows in records.values() for run in rows]
     columns = [figure for figure in figures(plan.words) if all(figure.key in run.values for run in runs)]
@@ -94,16 +95,13 @@ def _refuse_differences(plan: Plan, records: Records) -> None:
     """Refuse runs that differ in more than the variant and the seed; runs of one variant, in more than the seed."""
     first = lineage(records[plan.variants[0].name][0].run)
     allowed = {plan.varied, *(tuned.setting for tuned in plan.tuned)}
-    for name, rows in records.items():
+    for rows in records.values():
         for record in rows:
             own = lineage(record.run)
             names = run_differences(first, own, allowed) | run_differences(lineage(rows[0].run), own)
-            configs = [stages.stored_config(run) for run in own]
             # The base of a user's finished run may have another seed.
-            if {config.seed for config in (configs[:1] if plan.runs else configs)} != {record.seed}:
+            if stages.stored_config(record.run).seed != record.seed:
                 names.add("seed")
-            if not plan.runs and plan.find(name).value(plan.varied) != configs[-1].flat().get(plan.varied):
-                names.add("variant")
             if names:
                 raise UserError(
                     f"{first[0].path} and {record.run.path} differ in {', '.join(sorted(names))} besides {plan.varied},"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from attnlab.config import (
     Stage,
     TaskConfig,
     absolute_given,
+    diff,
     load_preset,
     merge,
     overlay,
@@ -144,6 +145,26 @@ class Grid(Study[R]):
     def as_trained(self, folder: Path) -> Self:
         """Return the plan with what was decided after the study began, such as tuned settings."""
         return self
+
+    def refuse_other_runs(self, folder: Path) -> None:
+        """Refuse runs whose stages or settings are not those of their variant and seed: they were moved or changed.
+
+        Finished runs that the user names have settings of their own.
+        """
+        for name, seed in () if self.runs else self.order():
+            variant, runs = self.find(name), lineage(Run.open(self.path(folder, name, seed)))
+            steps = tuple(run.record.stage for run in reversed(runs))
+            differences = set() if steps == self.stages(variant) else {"stages"}
+            for run in runs:
+                settings = variant.settings(seed, cast(Stage, run.record.stage))
+                # The vocabulary may follow from the text, and the number of threads from the machine.
+                chosen = {"model.vocab_size"} if settings.train.threads else {"model.vocab_size", "train.threads"}
+                differences |= diff(stages.stored_config(run), settings).keys() - chosen
+            if differences:
+                raise UserError(
+                    f"{runs[0].path} is not the run of {name} with seed {seed}: it differs in"
+                    f" {', '.join(sorted(differences))}; remove it with its earlier stages and resume"
+                )
 
     def fingerprints(self) -> dict[str, str]:
         """Return checksums of everything that could change before a resume: data and the user's files."""
