@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -169,7 +168,7 @@ class _Tracker:
     close: Callable[[], None]
 
 
-def _tensorboard(run: Path, step: int) -> _Tracker:
+def _tensorboard(run: Path, settings: Mapping[str, Any], step: int) -> _Tracker:
     """Event files in the folder `tensorboard` of the run."""
     from torch.utils.tensorboard import SummaryWriter
 
@@ -184,28 +183,43 @@ def _tensorboard(run: Path, step: int) -> _Tracker:
     return _Tracker(log, writer.close)
 
 
-def _dashboard(package: Any, run: Path, settings: Mapping[str, Any]) -> _Tracker:
-    """Weights & Biases, or Trackio, which has the same interface; offline modes are those of the packages."""
-    identity = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]  # stays the same when the run is resumed
-    options: dict[str, Any] = {"name": f"{run.name}-{identity[:6]}"}
-    if package.__name__ == "wandb":
-        quiet = package.Settings(silent=True)
-        options = {"name": run.name, "dir": str(run), "id": identity, "settings": quiet}
+def _wandb(run: Path, settings: Mapping[str, Any], step: int) -> _Tracker:
+    """Weights & Biases, with its files in the folder of the run."""
+    import wandb
+
+    quiet = wandb.Settings(silent=True)
+    return _dashboard(wandb, settings, name=run.name, dir=str(run), id=_identity(run), settings=quiet)
+
+
+def _trackio(run: Path, settings: Mapping[str, Any], step: int) -> _Tracker:
+    """Trackio, which knows runs by their names only."""
+    import trackio
+
+    return _dashboard(trackio, settings, name=f"{run.name}-{_identity(run)[:6]}")
+
+
+def _identity(run: Path) -> str:
+    """A name that stays the same when the run is resumed."""
+    return hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
+
+
+def _dashboard(package: Any, config: Mapping[str, Any], **options: Any) -> _Tracker:
+    """A run in a package with the interface of Weights & Biases; offline modes are those of the package."""
 
     def close() -> None:
         with redirect_stdout(StringIO()):
             package.finish()
 
     with redirect_stdout(StringIO()):
-        package.init(project=PROJECT, config=dict(settings), resume="allow", **options)
+        package.init(project=PROJECT, config=dict(config), resume="allow", **options)
     return _Tracker(lambda step, numbers, texts: package.log({**numbers, **texts}, step=step), close)
 
 
-# What to do if a tracker cannot be opened.
-_ADVICE = {
-    "tensorboard": "check that its folder can be written",
-    "wandb": "log in with `wandb login` or set WANDB_MODE=offline",
-    "trackio": "set TRACKIO_DIR to a folder that can be written",
+# How to open each tracker, and what to do if that fails.
+_TRACKERS: dict[str, tuple[Callable[[Path, Mapping[str, Any], int], _Tracker], str]] = {
+    "tensorboard": (_tensorboard, "check that its folder can be written"),
+    "wandb": (_wandb, "log in with `wandb login` or set WANDB_MODE=offline"),
+    "trackio": (_trackio, "set TRACKIO_DIR to a folder that can be written"),
 }
 
 
@@ -237,12 +251,12 @@ def tracking(
         texts = {key: value for key, value in named.items() if isinstance(value, str)}
         each(lambda tracker: tracker.log(step, numbers, texts))
 
-    def begin(name: str) -> None:
-        of_run = _tensorboard(run, step) if name == "tensorboard" else _dashboard(import_module(name), run, settings)
-        trackers[name] = of_run
+    def begin(name: str, open_tracker: Callable[[Path, Mapping[str, Any], int], _Tracker]) -> None:
+        trackers[name] = open_tracker(run, settings, step)
 
     for name in names:
-        attempt(name, partial(begin, name), "cannot be used: {error}; " + _ADVICE[name])
+        open_tracker, advice = _TRACKERS[name]
+        attempt(name, partial(begin, name, open_tracker), "cannot be used: {error}; " + advice)
     try:
         yield log
     finally:
