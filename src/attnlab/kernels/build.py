@@ -30,9 +30,16 @@ from attnlab.errors import StorageError
 from attnlab.machine import cache_folder, cpu_name, is_main_process, temporary_folder, writable
 
 FLAGS = (
-    *("-std=c++17", "-O3", "-shared", "-fPIC", "-w"),
+    "-std=c++17",
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-w",
     # The safe part of fast math: NaN and infinity keep their meaning, sums keep their order.
-    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-ffp-contract=fast"),
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-ffp-contract=fast",
 )
 NATIVE = "-mcpu=native" if platform.machine().lower() in ("arm64", "aarch64") else "-march=native"
 # Runs the library's own probe and, for the kernels of this folder, compares it with plain torch.

@@ -35,8 +35,15 @@ _LIST_PAUSE = 2.0  # and at all of them
 _SECONDS = 120.0  # for a report
 _PAGES = ("report.html", "look.html", "heads.png", "patterns.png", "README.md", "predictions.txt", "losses.csv")
 _WATCHED = (
-    *("result.json", "metrics.jsonl", "config.json", "study.json", "manifest.json"),
-    *("bench.json", "reach.json", "report.json", "calibration.json"),
+    "result.json",
+    "metrics.jsonl",
+    "config.json",
+    "study.json",
+    "manifest.json",
+    "bench.json",
+    "reach.json",
+    "report.json",
+    "calibration.json",
 )
 _PARTS = ("checkpoints", "model", "best", "code")  # folders inside a run that are not runs
 _DEPTH = 4

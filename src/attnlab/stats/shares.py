@@ -63,7 +63,13 @@ def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> T
     exact = min(asked_a, asked_b) * min(right, asked - right) / asked < _FEW
     p = float(fisher_exact(table).pvalue if exact else chi2_contingency(table, correction=False).pvalue)
     return TwoProportions(
-        *(right_a, asked_a, right_b, asked_b, a, b, a - b),
+        right_a=right_a,
+        asked_a=asked_a,
+        right_b=right_b,
+        asked_b=asked_b,
+        a=a,
+        b=b,
+        difference=a - b,
         low=max(-1.0, a - b - math.hypot(a - low_a, high_b - b)),
         high=min(1.0, a - b + math.hypot(high_a - a, b - low_b)),
         p=min(1.0, p),

@@ -28,8 +28,21 @@ from attnlab.store.usercode import split_names
 
 _OURS = ("run", "study", "classifier", "output")  # kinds written by attnlab, which may be deleted
 _COLUMNS = (
-    *("name", "kind", "what", "state", "when", "preset", "mechanism", "task", "seed"),
-    *("progress", "tokens", "seconds", "loss", "accuracy", "note"),
+    "name",
+    "kind",
+    "what",
+    "state",
+    "when",
+    "preset",
+    "mechanism",
+    "task",
+    "seed",
+    "progress",
+    "tokens",
+    "seconds",
+    "loss",
+    "accuracy",
+    "note",
 )
 _OF_RUNS = ("preset", "mechanism", "task", "seed")  # columns that a study takes from its runs
 _DEPTH = 3  # folders between a study and its runs
