@@ -139,15 +139,15 @@ def summary_pattern(
     start = seen - asked
     parts = []
     for first in range(start // block * block, seen, block):
-        last, mine = min(first + block, seen), slice(max(first, start) - start, min(first + block, seen) - start)
+        last, queries = min(first + block, seen), slice(max(first, start) - start, min(first + block, seen) - start)
         mix_keys, mix_values = (mix[..., : mix.shape[-2] if first else 0, :] for mix in mixtures(first))
         rows = mix_keys.shape[-2]
         own = torch.ones(last - first, last - first, dtype=torch.bool, device=q.device).tril()
-        may = own[None, None, -(mine.stop - mine.start) :]
+        may = own[None, None, -(queries.stop - queries.start) :]
         if mask is not None:
-            may = may & mask[:, :, mine, first:last]
+            may = may & mask[:, :, queries, first:last]
         keys = torch.cat([mix_keys @ k[:, :, :first], k[:, :, first:last]], dim=2)
-        weights = attention_pattern(q[:, :, mine], keys, F.pad(may, (rows, 0), value=True))
+        weights = attention_pattern(q[:, :, queries], keys, F.pad(may, (rows, 0), value=True))
         before = weights[..., :rows] @ mix_values
         parts.append(F.pad(torch.cat([before, weights[..., rows:]], dim=-1), (0, seen - last)))
     return torch.cat(parts, dim=2)

@@ -154,12 +154,12 @@ class Search(Tuning[SearchResult]):
 
     def propose(self, trial: Any) -> FineTuning:
         """Return the settings that Optuna proposes, around the given ones."""
-        given = self.settings
+        settings = self.settings
         return replace(
-            given,
-            batch_size=trial.suggest_categorical("batch_size", sorted({*_BATCHES, given.batch_size})),
-            lr=trial.suggest_float("lr", given.rate / _BELOW, given.rate * _ABOVE, log=True),
-            epochs=trial.suggest_int("epochs", min(_FEWEST_EPOCHS, given.epochs), given.epochs),
+            settings,
+            batch_size=trial.suggest_categorical("batch_size", sorted({*_BATCHES, settings.batch_size})),
+            lr=trial.suggest_float("lr", settings.rate / _BELOW, settings.rate * _ABOVE, log=True),
+            epochs=trial.suggest_int("epochs", min(_FEWEST_EPOCHS, settings.epochs), settings.epochs),
         )
 
     def finished(self, search: Any) -> list[Trial]:

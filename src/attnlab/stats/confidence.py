@@ -125,10 +125,10 @@ def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Cali
     noise = np.array([(confidences[part] * (1 - confidences[part])).sum() for part in parts]) ** 0.5 / sizes
     weights = sizes / sizes.sum()
     table = []
-    for part, promise, came in zip(parts, promised.tolist(), true.tolist(), strict=True):
+    for part, promise, share in zip(parts, promised.tolist(), true.tolist(), strict=True):
         low, high = proportion_interval(int(outcomes[part].sum()), len(part))
         edges = float(confidences[part].min()), float(confidences[part].max())
-        table.append(Bin(len(part), *edges, promise, came, low, high))
+        table.append(Bin(len(part), *edges, promise, share, low, high))
     return Calibration(
         answers=len(outcomes),
         accuracy=float(outcomes.mean()),

@@ -423,8 +423,8 @@ def smallest_difference(parts: Components, seeds: int, items: int, alpha: float 
     """The smallest true difference that `crossed` finds with 80 % power."""
     from scipy.optimize import brentq
 
-    power = _power_by_difference(parts, seeds, items, alpha)
+    power_of = _power_by_difference(parts, seeds, items, alpha)
     high = math.sqrt(parts.seeds + parts.items + parts.rest)
-    while power(high) < _POWER:
+    while power_of(high) < _POWER:
         high *= 2
-    return float(brentq(lambda difference: power(difference) - _POWER, 0.0, high, xtol=1e-6 * high))
+    return float(brentq(lambda difference: power_of(difference) - _POWER, 0.0, high, xtol=1e-6 * high))

@@ -345,14 +345,14 @@ def describe(examination: Examination, entry: _Entry, runs: Mapping[str, parts.T
     """One line of the table of results; `mixed` says whether pretraining read the training questions too."""
     also = ", with the training questions among them" if mixed and entry.run == "pretrain" else ""
     spent = ("pretrain", "finetune") if entry.run == "finetune" else (entry.run,) if entry.run else ()
-    said = f" {short_answer(examination.score().commonest_prediction)}" if entry.name == _MAJORITY else ""
+    answer = f" {short_answer(examination.score().commonest_prediction)}" if entry.name == _MAJORITY else ""
     return examination.scored(
         Row,
         name=entry.name,
         kind="model" if entry.run else "baseline",
         note=entry.note + also,
         seconds=sum(runs[name].seconds for name in spent) if spent else None,
-        subject=entry.subject + said,
+        subject=entry.subject + answer,
         role=entry.role,
     )
 

@@ -309,8 +309,8 @@ def ask_all(oracle: Oracle, questions: Sequence[Question], rule: stats.Selective
     for item, (prediction, confidence) in zip(questions, best, strict=True):
         judged = oracle.judge(item.question, prediction, confidence, rule.max_risk, None)
         answered = rule.threshold is not None and confidence >= rule.threshold
-        found = prediction, confidence, answered, judged.verdict, judged.abstains
-        answers.append(Asked(item.question, item.answer, *found))
+        outcome = prediction, confidence, answered, judged.verdict, judged.abstains
+        answers.append(Asked(item.question, item.answer, *outcome))
     return answers
 
 

@@ -285,13 +285,13 @@ def compare_cells(
     """Test the pairs of cells, and by heart against asked of the same people, with Holm's correction over all tests."""
     forms, times = max(reading.forms for reading in grid), sorted({reading.exposures for reading in grid[1:]})
     nothing, views = grid[0].name, Reading("views", 1, times[-1]).name
-    least, one, most = (
+    least, single, most = (
         Reading("lines", *cell).name for cell in ((forms, times[0]), (1, times[-1]), (forms, times[-1]))
     )
     questions = (
         ("Does reading help?", most, nothing),
-        ("Do several forms help?", most, one),
-        ("Do views help?", views, one),
+        ("Do several forms help?", most, single),
+        ("Do views help?", views, single),
         ("Does reading more often help?", most, least),
         ("Do several forms help more than views?", most, views),
     )
@@ -299,7 +299,7 @@ def compare_cells(
     for question, a, b in questions:
         if a != b:  # with a single form, two of the questions are the same
             pairs.setdefault(frozenset((a, b)), (question, (a, b, right[a], right[b], None)))
-    for name in (one, most):
+    for name in (single, most):
         asked = [[row[number] for number in begun] for row in right[name]]
         question = f"Can what “{name}” knows by heart be asked for?"
         pairs[frozenset((name,))] = (question, ("by heart", "asked", hearts[name], asked, MARGIN))
