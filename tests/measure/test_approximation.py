@@ -26,12 +26,12 @@ from attnlab.measure.approximation import (
     charts,
     document,
     examine,
+    knob_settings,
     make,
     projected,
     random_source,
     relative,
     run_source,
-    settings_of,
     spectrum,
 )
 from attnlab.measure.cards import entries
@@ -172,10 +172,10 @@ def test_orthogonal_directions_are_better_at_small_norms(kind: str) -> None:
 
 
 def test_a_sweep_goes_over_all_forms_takes_the_next_value_where_one_is_refused_and_ends_where_it_is_exact() -> None:
-    forms = {setting.form for setting in settings_of(PERFORMER, small())}
+    forms = {setting.form for setting in knob_settings(PERFORMER, small())}
     assert len(forms) == 6
     bigbird = registry.find("mechanism", "bigbird")
-    values = [setting.value for setting in settings_of(bigbird, small()) if setting.knob == "window_blocks"]
+    values = [setting.value for setting in knob_settings(bigbird, small()) if setting.knob == "window_blocks"]
     assert values == [3, 5]
 
 

@@ -179,7 +179,7 @@ def make(entry: Entry, source: Source, options: Mapping[str, object]) -> Attenti
     return module
 
 
-def settings_of(entry: Entry, source: Source, seed: int = 0) -> Iterator[Setting]:
+def knob_settings(entry: Entry, source: Source, seed: int = 0) -> Iterator[Setting]:
     """Every form at doubling values of every knob, or at the next value if one is refused, until it is exact.
 
     Up to the number of tokens, where exact attention is cheaper; features up to twice that, to show how slowly they gain.
@@ -264,7 +264,7 @@ def examine(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> App
         every = [registry.find("mechanism", name) for name in registry.names("mechanism")]
         others = ", ".join(other.name for other in every if other.weights not in _NO_ERROR)
         raise UserError(f"{entry.name} {_NO_ERROR[entry.weights]}: no error to show; these have one: {others}")
-    settings = list(settings_of(entry, source, seed))
+    settings = list(knob_settings(entry, source, seed))
     mean = ops.masked_softmax(torch.zeros(1, 1, source.tokens, source.tokens), source.mask)
     errors: dict[tuple[str, str, int], list[Tensor]] = defaultdict(list)  # by form, knob and value
     for number in range(draws):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attnlab import ops, registry
 from attnlab.errors import ConfigError, UserError
-from attnlab.measure.approximation import EXACT, QKV, Source, attend, chance, relative, settings_of
+from attnlab.measure.approximation import EXACT, QKV, Source, attend, chance, knob_settings, relative
 from attnlab.registry import Entry, Option
 from attnlab.report.document import Cell, Code, Column, Document, Facts, Head, Heads, Notice, Row, Section, Table, Text
 
@@ -154,7 +154,7 @@ def patterns(entry: Entry) -> Heads:
     sentence = f"The weights of dot-product attention over {source.words}: rows look at columns."
     shown, inexact = [Head(1, 1, exact[0, 0].tolist(), sentence, "exact", group="dot product")], list[int]()
     # One line per form and knob; without a knob, one line of all forms.
-    lines = itertools.groupby(settings_of(entry, source), key=lambda setting: setting.knob and setting[:2])
+    lines = itertools.groupby(knob_settings(entry, source), key=lambda setting: setting.knob and setting[:2])
     for layer, (key, group) in enumerate(lines, start=2):
         settings = list(group)
         last = len(settings) - 1

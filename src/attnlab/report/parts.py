@@ -307,11 +307,6 @@ def training_blocks(runs: Mapping[str, TrainedRun]) -> list[Block]:
     return [*charts, Table("Training runs", caption, columns("Run", *titles), rows)] if runs else []
 
 
-def settings_of(runs: Mapping[str, TrainedRun]) -> dict[str, Settings]:
-    """The settings of training runs by name."""
-    return {name: run.settings for name, run in runs.items()}
-
-
 def score_document(scores: Scores, command: str) -> Document:
     """The report of `attnlab score`: files of predictions on one exam, and tests of pairs."""
     rows = scores.rows
