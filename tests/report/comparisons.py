@@ -19,12 +19,12 @@ from attnlab.studies.compare.records import (
     Effect,
     Figure,
     Kind,
-    MeanProbe,
+    ProbeOverSeeds,
     Quality,
     Readings,
     SeedRun,
     Spread,
-    Texts,
+    TextsOverSeeds,
     VariantResult,
 )
 from attnlab.studies.compare.variants import Variant
@@ -89,7 +89,7 @@ def make_variant(name: str, seeds: int, steps: int, rng: random.Random) -> Varia
         faults = {"future": "token 1 moves by 40 %"}
         audit = replace(audit, verdict="declared", causal_leak=max(places), defect="masked scores are 0", faults=faults)
     losses = (6.7, 6.8, 6.72)[:seeds]
-    probes = tuple(MeanProbe(text, 11, 2, 6.74, 845.6, losses) for text in PROBES)
+    probes = tuple(ProbeOverSeeds(text, 11, 2, 6.74, 845.6, losses) for text in PROBES)
     samples = (f"{name} wrote that the company said <UNK> , and it was said .", "It is <b>not</b> a <script> .")
     return VariantResult(
         name,
@@ -99,7 +99,9 @@ def make_variant(name: str, seeds: int, steps: int, rng: random.Random) -> Varia
         leaks,
         audit,
         Readings(300, level, level * (41.7 if leaks else 1)),
-        Texts(probes, samples, Quality(1000.0, 0.08, 0.12, 0.31, 22.1), Quality(20_000.0, 0.03, 0.11, 0.4, 24.0)),
+        TextsOverSeeds(
+            probes, samples, Quality(1000.0, 0.08, 0.12, 0.31, 22.1), Quality(20_000.0, 0.03, 0.11, 0.4, 24.0)
+        ),
     )
 
 

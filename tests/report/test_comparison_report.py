@@ -24,7 +24,7 @@ from attnlab.report.text import as_csv, as_markdown, named_tables
 from attnlab.report.words import capital
 from attnlab.store.records import decode, encode
 from attnlab.studies.compare import document as comparing
-from attnlab.studies.compare.records import ComparisonResult, Effect, MeanProbe, VariantResult
+from attnlab.studies.compare.records import ComparisonResult, Effect, ProbeOverSeeds, VariantResult
 
 Result = ComparisonResult
 
@@ -132,7 +132,9 @@ def with_variants(result: Result, change: Callable[[VariantResult], VariantResul
 def test_lengths_and_splitting_are_shown(comparison: Result) -> None:
     def spaced(variant: VariantResult) -> VariantResult:
         assert variant.texts is not None
-        probes: tuple[MeanProbe, ...] = tuple(replace(probe, unknown=3, loss=8.0) for probe in variant.texts.probes)
+        probes: tuple[ProbeOverSeeds, ...] = tuple(
+            replace(probe, unknown=3, loss=8.0) for probe in variant.texts.probes
+        )
         return replace(variant, texts=replace(variant.texts, spaced_probes=probes))
 
     lengths = word_lengths(["a b c", "a " * 7, "a " * 9, "a " * 120])

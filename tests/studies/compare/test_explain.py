@@ -18,7 +18,7 @@ from attnlab.studies.compare.records import (
     Gain,
     Quality,
     Readings,
-    Texts,
+    TextsOverSeeds,
     VariantResult,
 )
 
@@ -40,7 +40,7 @@ def variant(
     **audit: Any,
 ) -> VariantResult:
     found = made_audit(name, "fail", (0.0, 0.25) if leaks else (0.0, 0.0), "it leaks", future="it does")
-    texts = Texts((), (), Quality(10, 0.1 if leaks else 0.05, 0.3, 0.5, 7.0), TEXT) if written else None
+    texts = TextsOverSeeds((), (), Quality(10, 0.1 if leaks else 0.05, 0.3, 0.5, 7.0), TEXT) if written else None
     readings = Readings(200, whole, word_by_word)
     return VariantResult(name, None, {}, (), leaks, replace(found, **audit), readings, texts, gain)
 

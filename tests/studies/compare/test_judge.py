@@ -74,7 +74,6 @@ def words_study(folder: Path, means: dict[str, float], *, seeds: int = 3, ahead:
             apart = ahead if number == len(means) - 1 else 1.0
             again = replace(dev, losses=tuple(loss + math.log(apart) for loss in dev.losses))
             probe = {"sentence": "One .", "tokens": 2, "unknown": 0, "loss": mean + seed, "perplexity": math.exp(mean)}
-            probe["losses"] = [mean + seed]
             readings = {"sentences": SENTENCES, "whole": dev.token_perplexity, "word_by_word": again.token_perplexity}
             text = {
                 "probes": [probe],

@@ -293,7 +293,7 @@ def _read_pilot(name: str, plan: Plan, unit: str) -> tuple[stats.Components, flo
     if parts.cautious == stats.Components(0.0, 0.0, 0.0, 0.0):
         raise UserError(f"the runs of every pair of {path} were equal: train the pilot longer, or use more data")
     every = [record for rows in records.values() for record in rows]
-    seconds = sum(run.values["seconds"] + run.measured.measuring for run in every) / len(every)
+    seconds = sum(run.total_seconds for run in every) / len(every)
     spread = [100 * math.sqrt(part) for part in (parts.seeds, parts.most_seeds, parts.items, parts.rest)]
     note = (
         f"pilot {entry.path}, {size}: its differences vary by {spread[0]:.2g} {unit} between seeds (at most"

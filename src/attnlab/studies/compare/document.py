@@ -47,7 +47,7 @@ from attnlab.studies.compare.records import (
     ComparisonResult,
     Difference,
     Figure,
-    MeanProbe,
+    ProbeOverSeeds,
     Spread,
     VariantResult,
 )
@@ -376,11 +376,13 @@ def _tuning_curve(tuning: Tuning, tuned: Tuned, tested: Figure) -> Chart | None:
 # Texts
 
 
-def _probes_table(variants: Sequence[VariantResult], probes: Sequence[Sequence[MeanProbe]], how: str = "") -> Table:
+def _probes_table(
+    variants: Sequence[VariantResult], probes: Sequence[Sequence[ProbeOverSeeds]], how: str = ""
+) -> Table:
     """The loss and perplexity of the probe sentences of each variant."""
     by_name = {variant.name: row for variant, row in zip(variants, probes, strict=True)}
 
-    def probe_cell(probe: MeanProbe) -> Cell:
+    def probe_cell(probe: ProbeOverSeeds) -> Cell:
         each = "loss " + ", ".join(figure(loss, "loss") for loss in probe.losses) if len(probe.losses) > 1 else ""
         under = f"loss {figure(probe.loss, 'loss')}"
         return Cell(figure(probe.perplexity, "perplexity"), probe.perplexity, under, each)
@@ -392,7 +394,7 @@ def _probes_table(variants: Sequence[VariantResult], probes: Sequence[Sequence[M
     )
 
 
-def _probe_line(probe: MeanProbe) -> str:
+def _probe_line(probe: ProbeOverSeeds) -> str:
     unknown = f", {count(probe.unknown)} unknown" if probe.unknown else ""
     return f"{probe.sentence} ({plural(probe.tokens, 'token')}{unknown})"
 

@@ -15,6 +15,7 @@ from statistics import fmean
 from attnlab import stats
 from attnlab.errors import UserError
 from attnlab.lm import stages
+from attnlab.lm.perplexity import Probe
 from attnlab.lm.tokenizers import word_lengths
 from attnlab.measure.audit import Report
 from attnlab.measure.audit.leaks import LIMIT
@@ -31,16 +32,24 @@ from attnlab.studies.compare.records import (
     Figure,
     Gain,
     Kind,
-    MeanProbe,
+    ProbeOverSeeds,
     Quality,
     Readings,
     SeedRun,
     Spread,
-    Texts,
+    TextsOverSeeds,
     VariantResult,
     figures,
 )
-from attnlab.studies.compare.runs import READ_TWICE, Record, Records, notes_on, read_records, settings_of, some
+from attnlab.studies.compare.runs import (
+    READ_TWICE,
+    Record,
+    Records,
+    notes_on,
+    read_records,
+    settings_without_seed,
+    some,
+)
 from attnlab.studies.compare.variants import Tuning, run_differences
 
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
@@ -65,7 +74,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     explanation = explain(variants)
     return ComparisonResult(
         title=plan.title,
-        seconds=round(sum(run.values["seconds"] + run.measured.measuring for run in runs), 1),
+        seconds=round(sum(run.total_seconds for run in runs), 1),
         sizes=_sizes(plan),
         checksums=plan.fingerprints(),
         figures=tuple(columns),
@@ -77,7 +86,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
             for column in columns[1:]
             if column.kind != "count"
         ),
-        settings={name: settings_of(rows[0].run) for name, rows in records.items()},
+        settings={name: settings_without_seed(rows[0].run) for name, rows in records.items()},
         published=plan.published(),
         verdict=(
             *(paragraphs[-1] for paragraphs in explanation.values()),
@@ -220,24 +229,26 @@ def _spread(each: Sequence[float], kind: Kind) -> Spread:
     return Spread(mean, interval.sd, low, high, tuple(each))
 
 
-def _texts(rows: Sequence[Record]) -> Texts:
+def _texts(rows: Sequence[Record]) -> TextsOverSeeds:
     """The means over the seeds, with the samples of the first."""
     texts = [row.text for row in rows]
     qualities = zip(*(astuple(text.sample_quality) for text in texts), strict=True)
-    return replace(
-        texts[0],
+    return TextsOverSeeds(
         probes=_mean_probes([text.probes for text in texts]),
+        samples=texts[0].samples,
         sample_quality=Quality(*map(fmean, qualities)),
+        text_quality=texts[0].text_quality,
         spaced_probes=_mean_probes([text.spaced_probes for text in texts]),
     )
 
 
-def _mean_probes(by_seed: Sequence[Sequence[MeanProbe]]) -> tuple[MeanProbe, ...]:
+def _mean_probes(by_seed: Sequence[Sequence[Probe]]) -> tuple[ProbeOverSeeds, ...]:
     probes = []
     for first, *others in zip(*by_seed, strict=True):
         losses = (first.loss, *(probe.loss for probe in others))
         loss = sum(losses) / len(losses)
-        probes.append(replace(first, loss=loss, perplexity=math.exp(loss), losses=losses))
+        mean = replace(first, loss=loss, perplexity=math.exp(loss))
+        probes.append(ProbeOverSeeds(**vars(mean), losses=losses))
     return tuple(probes)
 
 

@@ -174,7 +174,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class MeanProbe(Probe):
+class ProbeOverSeeds(Probe):
     """A probe sentence: the mean over the seeds, and the loss of each seed."""
 
     losses: tuple[float, ...]
@@ -182,13 +182,21 @@ class MeanProbe(Probe):
 
 @dataclass(frozen=True)
 class Texts:
-    """Measurements on text that are not figures: of a run, or means over the seeds with the first one's samples."""
+    """Measurements of a run on text that are not figures."""
 
-    probes: tuple[MeanProbe, ...]
+    probes: tuple[Probe, ...]
     samples: tuple[str, ...]
     sample_quality: Quality
     text_quality: Quality  # of the dev text itself
-    spaced_probes: tuple[MeanProbe, ...] = ()  # the same sentences split at spaces only; none for pieces and characters
+    spaced_probes: tuple[Probe, ...] = ()  # the same sentences split at spaces only; none for pieces and characters
+
+
+@dataclass(frozen=True)
+class TextsOverSeeds(Texts):
+    """Means over the seeds, with the samples of the first."""
+
+    probes: tuple[ProbeOverSeeds, ...]
+    spaced_probes: tuple[ProbeOverSeeds, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,7 +232,7 @@ class VariantResult:
     leaks: bool
     audit: Report
     word_by_word: Readings
-    texts: Texts | None = None
+    texts: TextsOverSeeds | None = None
     gain: Gain | None = None
     exam: Score | None = None  # of the first seed
 

@@ -27,7 +27,7 @@ from attnlab.lm.evaluate import encode_question, examine, sample
 from attnlab.lm.exams import Score
 from attnlab.lm.flops import flops_per_token
 from attnlab.lm.model import LanguageModel, load_model
-from attnlab.lm.perplexity import SentenceLosses
+from attnlab.lm.perplexity import Probe, SentenceLosses
 from attnlab.lm.progress import say
 from attnlab.lm.tokenizers import UNKNOWN, Tokenizer, split_words
 from attnlab.report.words import roughly
@@ -36,7 +36,7 @@ from attnlab.store.folders import is_written, read_bytes, read_json, write_folde
 from attnlab.store.listing import last_step
 from attnlab.store.runs import Run, RunResult
 from attnlab.studies.compare.plan import Grid
-from attnlab.studies.compare.records import MeanProbe, Quality, Readings, Texts
+from attnlab.studies.compare.records import Quality, Readings, Texts
 from attnlab.studies.study import load
 from attnlab.studies.workers import PAUSE, Attempts, Command, exit_code_of, lock_when_free, opened, stop_all
 from attnlab.tasks import task_class
@@ -124,9 +124,8 @@ def _on_text(
     longest = min(task.longest or model.config.block_size, model.config.block_size)
     dev = plan.sentences
 
-    def read_probes(spaces: bool = False) -> tuple[MeanProbe, ...]:
-        probes = perplexity.probe(model, tokenizer, plan.probe or perplexity.PROBES, *reading, spaces=spaces)
-        return tuple(MeanProbe(**vars(probe), losses=(probe.loss,)) for probe in probes)
+    def read_probes(spaces: bool = False) -> tuple[Probe, ...]:
+        return tuple(perplexity.probe(model, tokenizer, plan.probe or perplexity.PROBES, *reading, spaces=spaces))
 
     values, files = {}, {}
     for part, texts in (("dev", dev), ("train", some(lines, len(dev)))):
@@ -377,6 +376,11 @@ class Record:
         return {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
 
     @property
+    def total_seconds(self) -> float:
+        """The time of training, earlier stages included, and measuring."""
+        return whole_result(self.run).seconds + self.measured.measuring
+
+    @property
     def text(self) -> Texts:
         """The measurements on text."""
         assert self.measured.text is not None
@@ -418,7 +422,7 @@ def whole_result(run: Run) -> RunResult:
     return result
 
 
-def settings_of(run: Run) -> Settings:
+def settings_without_seed(run: Run) -> Settings:
     """The settings of a run without its seed."""
     return {key: value for key, value in run.record.settings.items() if key != "seed"}
 
