@@ -230,7 +230,9 @@ def test_mistakes_are_one_line(chromium: Any, asked: Served) -> None:
 def test_a_request_is_stopped_and_the_next_one_works(page: Any, asked: Served, ask_root: Path) -> None:
     open_view(page, asked, run="recall-1")
     page.get_by_role("button", name=QUESTION).wait_for(timeout=WAIT)
-    page.route("**/ask/open", lambda _: None)  # the answer takes its time: a small run opens before anybody could stop it
+    page.route(
+        "**/ask/open", lambda _: None
+    )  # the answer takes its time: a small run opens before anybody could stop it
     page.get_by_label("Run").select_option("sure-1")
     page.get_by_role("button", name="Stop", exact=True).click()
     page.get_by_text("Stopped.").wait_for()
