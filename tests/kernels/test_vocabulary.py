@@ -71,7 +71,7 @@ def test_losses_and_gradients_equal_those_of_all_scores_at_once(
         total = vocabulary.summed_losses(*ours, targets)
         (0.25 * total).backward()
         each = vocabulary.token_losses(hidden, weight, targets)
-    assert torch.allclose(total.double(), losses.sum(), **close)
+    assert torch.allclose(total.double(), losses.sum(), rtol=1e-4, atol=tokens * close["atol"])  # rounding adds up
     assert torch.allclose(each.double(), losses, **close)
     assert (each >= 0).all()
     for one, other in zip(ours, exact, strict=True):
