@@ -295,18 +295,6 @@ def test_a_command_is_asked_to_save(tmp_path: Path, how: str) -> None:
         assert (tmp_path / "log").read_text() == "working\n"
 
 
-def test_the_command_of_a_confined_child_is_replaced() -> None:
-    seen: list[tuple[list[str], Path]] = []
-
-    def confine(command: list[str], folder: Path) -> list[str]:
-        seen.append((command, folder))
-        return ["env", "ATTNLAB_CANARY=here", *command]
-
-    with Child(confine=confine) as child:
-        assert child.call(os.getenv, "ATTNLAB_CANARY") == "here"
-    assert seen[0][0][:2] == [sys.executable, "-P"]
-
-
 def test_watching_works_without_the_signals_of_linux() -> None:
     """Where the system does not send a signal, a thread does."""
     code = (

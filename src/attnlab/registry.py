@@ -191,6 +191,11 @@ def _register(kind: Kind, name: str, **card: Any) -> Callable[[C], C]:
     return decorate
 
 
+def add(entry: Entry) -> None:
+    """Add an entry that no decorator registers, in place of one of the same name."""
+    _entries[entry.kind, entry.name] = entry
+
+
 def mechanism(
     name: str,
     *,

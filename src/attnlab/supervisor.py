@@ -3,8 +3,8 @@
 A child is a Python process in a session of its own with a private temporary folder. Functions are called by name; their
 arguments and values are records in msgpack, never pickles, so that a child that runs foreign code cannot run code here.
 When this process ends, even by SIGKILL, the system ends the whole process group of the child: the child holds one end of
-a pipe whose other end only this process has. Limits guard against mistakes, not against malice: a
-sandbox would be passed as `confine`, and there is none yet.
+a pipe whose other end only this process has. Limits guard against mistakes; code from others runs in a child with a sandbox.
+Whatever such a child sends is read as data, and cannot keep this process waiting beyond the time limit.
 
 This module must not know what the children compute, and must not import torch. POSIX only.
 """
@@ -34,16 +34,18 @@ from typing import Any, Self, TypeVar, get_type_hints
 
 import msgspec
 
+from attnlab import sandbox as confinement
 from attnlab.errors import AttnlabError
 from attnlab.machine import memory_held
 from attnlab.store import records
 
 _START_SECONDS = 300.0  # to start and import
+_POLL = 0.1  # seconds
 _CHUNK = 2**16  # bytes read at a time
 _HEADER = 8  # bytes of a message's length
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # how libraries end that do not check their allocations
 _T = TypeVar("_T")
-Confine = Callable[[list[str], Path], list[str]]  # from a command and its folder, the command that is run instead
+_SECRETS_FREE = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH")  # variables that a sandbox inherits
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,8 @@ class Child:
         output: A file to which all output is appended; without one, it is discarded.
         orphan_signal: What the process group receives when this process ends: SIGINT asks it to save its state.
         environment: Variables to add.
-        confine: Wraps the command in a sandbox; without it, the child has all rights of this user.
+        sandbox: Bytes of memory beyond what its imports take, for code from others: the child then runs in a sandbox,
+            with one thread and few variables. Without it, it has all rights of this user.
     """
 
     def __init__(
@@ -173,7 +176,7 @@ class Child:
         output: Path | None = None,
         orphan_signal: signal.Signals = signal.SIGKILL,
         environment: Mapping[str, str] | None = None,
-        confine: Confine | None = None,
+        sandbox: int = 0,
     ) -> None:
         with ExitStack() as held, ExitStack() as passed:  # closed at the end of the child, and once it has started
             temporary = tempfile.TemporaryDirectory(prefix="attnlab-", ignore_cleanup_errors=True)
@@ -184,11 +187,12 @@ class Child:
             lifeline = passed.enter_context(os.fdopen(reader, "rb"))
             self._lifeline = held.enter_context(os.fdopen(writer, "wb"))
             log = passed.enter_context((output or Path(os.devnull)).open("ab"))
-            place = f"{reader},{remote.fileno()},{int(orphan_signal)},{'+'.join(imports)}"
+            place = f"{reader},{remote.fileno()},{int(orphan_signal)},{'+'.join(imports)},{sandbox}"
             words = [sys.executable, "-P", "-m", "attnlab.supervisor", place, *command]
+            inherited = _variables(self.folder) if sandbox else os.environ
             self._process = subprocess.Popen(
-                confine(words, self.folder) if confine else words,
-                env={**os.environ, "TMPDIR": str(self.folder), **(environment or {})},
+                confinement.wrapped(words, self.folder) if sandbox else words,
+                env={**inherited, "TMPDIR": str(self.folder), **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -200,7 +204,7 @@ class Child:
         self._socket.settimeout(_START_SECONDS)
         self._received = bytearray()
         self._ready, self._deadline = False, time.monotonic() + _START_SECONDS
-        self._limits, self._returns = NO_LIMITS, Any
+        self._limits, self._returns, self._memory = NO_LIMITS, Any, sandbox
 
     def __enter__(self) -> Self:
         return self
@@ -234,13 +238,14 @@ class Child:
             wait = min(until, self._deadline) - time.monotonic()
             if select.select([self._socket], [], [], max(0.0, min(wait, 1e6)))[0]:
                 self._read()
-            elif time.monotonic() >= self._deadline:
-                raise ChildError(f"it takes more than {self._limits.seconds or _START_SECONDS:g} s")
-            else:
+            elif time.monotonic() < self._deadline:
                 return None
+            if time.monotonic() >= self._deadline:
+                raise ChildError(f"it takes more than {self._limits.seconds or _START_SECONDS:g} s")
+        memory = self._limits.memory or self._memory
         if isinstance(message, Failed):
-            if message.out_of_memory and self._limits.memory is not None:
-                raise MemoryExceeded(f"it needs more than {self._limits.memory / 1e9:g} GB of memory")
+            if message.out_of_memory and memory:
+                raise MemoryExceeded(f"it needs more than {memory / 1e9:g} GB of memory")
             raise message.error()
         if isinstance(message, Done):
             try:
@@ -252,8 +257,9 @@ class Child:
     def call(self, function: Callable[..., _T], *arguments: Any, limits: Limits = NO_LIMITS) -> _T:
         """The value of a function of a module."""
         self.send(function, *arguments, limits=limits)
-        while not isinstance(message := self.receive(), Done):
-            pass
+        message = self.receive()
+        if not isinstance(message, Done):
+            raise ChildError("its answer cannot be read")
         return message.value
 
     def poll(self) -> int | None:
@@ -288,7 +294,7 @@ class Child:
             if chunk := self._socket.recv(_CHUNK):
                 self._received += chunk
                 return
-        code, memory = self._process.wait(), self._limits.memory
+        code, memory = self._process.wait(), self._limits.memory or self._memory
         self._kill_group()
         if code >= 0:
             raise ChildError(f"it ended with exit code {code} before it was done")
@@ -296,7 +302,7 @@ class Child:
         raise ChildError(f"it ended by {signal.Signals(-code).name}{guess}")
 
     def _next_message(self) -> Item | Done | Failed | None:
-        """The next message that has come as a whole; the clock of the call starts when the child is ready."""
+        """The next message that has come as a whole; the clock of the call starts when the child is ready, once."""
         size = _HEADER + int.from_bytes(self._received[:_HEADER], "big")
         if len(self._received) < _HEADER:
             return None
@@ -312,9 +318,57 @@ class Child:
             raise ChildError("its answer cannot be read") from None
         if not isinstance(message, Ready):
             return message
+        if self._ready:
+            raise ChildError("its answer cannot be read")
         self._ready = True
         self._start_clock()
         return self._next_message()
+
+
+def call_each(
+    function: Callable[..., Any],
+    calls: Sequence[Sequence[Any]],
+    limits: Limits,
+    workers: int,
+    imports: Sequence[str] = (),
+) -> Iterator[tuple[int, list[Any], AttnlabError | None]]:
+    """Call a function that yields with several arguments, in a few children at a time.
+
+    Every call gives its number, the values that it yielded, and the error that ended it, if any; after one that is not
+    attnlab's own its child is replaced.
+    """
+    waiting, idle = list(enumerate(calls))[::-1], list[Child]()
+    running: dict[Child, tuple[int, list[Any]]] = {}
+    with ExitStack() as started:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                child = idle.pop() if idle else started.enter_context(Child(imports=imports))
+                number, arguments = waiting.pop()
+                child.send(function, *arguments, limits=limits)
+                running[child] = (number, [])
+            select.select(list(running), [], [], _POLL)
+            for child, (number, values) in list(running.items()):
+                error: AttnlabError | None = None
+                try:
+                    message = child.receive(0)
+                except AttnlabError as raised:
+                    message, error = None, raised
+                if isinstance(message, Item):
+                    values.append(message.value)
+                elif error is not None or message is not None:
+                    del running[child]
+                    if isinstance(error, ChildError):
+                        child.end()
+                    else:
+                        idle.append(child)
+                    yield number, values, error
+
+
+def _variables(folder: Path) -> dict[str, str]:
+    """The variables of a sandbox: nothing that could be secret, one thread, and where attnlab is."""
+    kept = {name: os.environ[name] for name in _SECRETS_FREE if name in os.environ}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**kept, **threads, "PYTHONPATH": str(Path(__file__).parents[1]), "HOME": str(folder)}
 
 
 # In the child
@@ -391,14 +445,20 @@ def _serve(connection: socket.socket) -> None:
 
 
 def _main(place: str, *command: str) -> int:
-    lifeline, connection, orphan_signal, imports = place.split(",")
+    lifeline, connection, orphan_signal, imports, sandbox = place.split(",")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])  # Ray's workers block them
     can_save = int(orphan_signal) != signal.SIGKILL
     # SIGINT is sent by the parent, even if the parent itself ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler if can_save else signal.SIG_IGN)
     _end_with_parent(int(lifeline), int(orphan_signal))
+    if int(sandbox):
+        confinement.enter(Path(os.environ["TMPDIR"]))
     for module in filter(None, imports.split("+")):
         importlib.import_module(module)
+    if int(sandbox):
+        memory = int(sandbox) + (memory_held("VmSize") or 0)
+        for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+            resource.setrlimit(kind, (most, most))
     with socket.socket(fileno=int(connection)) as connected:
         if command:
             module, *arguments = command

@@ -51,15 +51,18 @@ class Mine(nn.Module):
         {mean}
 """
 MEAN = "return v.cumsum(1) / (steps if padding is None else (~padding).cumsum(1)[..., None].clamp(min=1))"
+LEAK = "return v.mean(1, keepdim=True).expand_as(v)"
 NOISE = 'import sys; print(\'{"verdict": "pass"}\'); sys.stdin.read()'  # neither is seen by the marking
 LINES = {
     "mean": ("pass", MEAN),
     "lists": ("send(msgspec.msgpack.encode([1]))", MEAN),
-    "forges": ("send(msgspec.msgpack.encode({'type': 'Done', 'value': {'ended': 'forged'}}))", MEAN),
-    "mistypes": ("send(msgspec.msgpack.encode({'type': 'Done', 'value': {'loss': 'small'}}))", MEAN),
+    "forges": ("send(msgspec.msgpack.encode({'type': 'Done', 'value': {'verdict': 'pass'}}))", MEAN),
     "floods": ("send(b'0' * 2 * 10**6)", MEAN),
+    "patches": ("from attnlab.measure import audit; audit.conclude = audit.answer = None; torch.equal = print", LEAK),
+    "writes": ("open('marks.csv', 'w')", MEAN),
+    "peeks": ("open('PATH').read()", MEAN),
     "nests": ("send(b'\\x91' * 10**5)", MEAN),
-    "leaks": ("pass", "return v.mean(1, keepdim=True).expand_as(v)"),
+    "leaks": ("pass", LEAK),
     "exits": ("os._exit(0)", MEAN),
     "leaves": ("sys.exit('x')", MEAN),
     "eats": ("torch.zeros(10**9)", MEAN),
@@ -68,8 +71,10 @@ LINES = {
 MESSAGES = {
     "mean": "(wanted: at most 1.4)",
     "lists": "its answer cannot be read",
-    "forges": "forged",
-    "mistypes": "its answer cannot be read",
+    "forges": "its answer cannot be read",
+    "patches": "future: ",
+    "writes": "PermissionError: [Errno 13] Permission denied: 'marks.csv'",
+    "peeks": "PermissionError: [Errno 13] Permission denied: ",
     "floods": "its answer cannot be read",
     "nests": "its answer cannot be read",
     "leaks": "future: ",
@@ -83,6 +88,7 @@ MESSAGES = {
     "nameless": "give a class in a file",
     "null": "cannot be the name of a file",
     "hangs": "it takes more than 1 s",
+    "linked": "attention.py is a link; hand in the file itself",
 }
 NAMED = {
     "missing": "other.py:Mine",
@@ -130,9 +136,13 @@ def hand_in_classes(students: Path) -> None:
         (students / name).mkdir()
         task, named = "soon" if name == "hangs" else "attention", NAMED.get(name, "attention.py:Mine")
         (students / name / "answers.toml").write_text(f'{task} = "{named}"\nparameters = 3323392\n', "utf-8")
-        line, mean = LINES.get(name, ("os.fork() or time.sleep(600)", MEAN if name == "hangs" else "return ("))
+        line, mean = LINES.get(name, ("time.sleep(600)", MEAN if name == "hangs" else "return ("))
         code = CLASS.replace("{line}", line).replace("{mean}", mean)
-        (students / name / "attention.py").write_text(code, "utf-8")
+        (students / name / "attention.py").write_text(
+            code.replace("PATH", str(students / "mean/answers.toml")), "utf-8"
+        )
+    (students / "linked/attention.py").rename(students / "linked/other.py")
+    (students / "linked/attention.py").symlink_to("other.py")
 
 
 @pytest.mark.processes

@@ -1,11 +1,12 @@
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from attnlab import cli
-from attnlab.course import mark
+from attnlab.course import mark, marking
 from attnlab.errors import UserError
 from verbs import call
 
@@ -75,9 +76,52 @@ def test_a_dotted_folder_is_named_in_full_and_links_to_nothing_stop_nobody(cours
     (course / "students/loop.toml").symlink_to("loop.toml")
     students = {student.name: student for student in mark(course / "sheet.toml", course / "students").students}
     assert (students["j.doe"].points, students["right"].points) == (3, 3)
-    assert "there is no file" in students["gone"].notes[0]
-    assert "there is no file" in students["g.one"].notes[0]
-    assert "cannot be read" in students["loop"].notes[0]
+    for name in ("gone.toml", "g.one", "loop.toml"):
+        assert f"{name} is a link; hand in the file itself" in students[name.removesuffix(".toml")].notes[0]
+
+
+def test_links_to_the_work_of_others_score_nothing(course: Path) -> None:
+    students = course / "students"
+    (students / "thief.toml").symlink_to("right.toml")
+    for name in ("ann", "bob", "eve"):
+        (students / name).mkdir()
+    (students / "ann/answers.toml").write_text(RIGHT, "utf-8")
+    (students / "bob/answers.toml").symlink_to("../ann/answers.toml")
+    (students / "eve").rmdir()
+    (students / "eve").symlink_to("ann")
+    marks = {student.name: student for student in mark(course / "sheet.toml", students).students}
+    assert [marks[name].points for name in ("ann", "thief", "bob", "eve")] == [3, 0, 0, 0]
+    assert all("is a link" in marks[name].notes[0] for name in ("thief", "bob", "eve"))
+
+
+def test_no_file_keeps_the_others_from_being_marked(
+    course: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(marking, "_SECONDS", 3.0)
+    students = course / "students"
+    names = "\n".join(f'm{step + 1} = "m{step}^m{step}"' for step in range(9))
+    large = ", ".join(["1.0"] * 1000)
+    bomb = "\n".join(f'm{number} = "v^v"' for number in range(12))
+    (students / "bomb.toml").write_text(f'copy = "m1[0]"\n[let]\nv = [{large}]\n{bomb}\n', "utf-8")
+    (students / "tower.toml").write_text(f'copy = "m9"\n[let]\nm0 = [1, 2]\n{names}\n', "utf-8")
+    (students / "long.toml").write_text("\n".join(f"task{number} = 1" for number in range(20_000)), "utf-8")
+    os.mkfifo(students / "pipe.toml")
+    (students / os.fsdecode(b"caf\xe9.toml")).write_text(RIGHT, "utf-8")
+    (students / "colour\x1b[31m.toml").write_text(f'copy = "{"x" * 60_000}\\u001b[31m"\n', "utf-8")
+    (students / "z-last.toml").write_text(RIGHT, "utf-8")
+    marks = {student.name: student for student in mark(course / "sheet.toml", students).students}
+    assert (marks["z-last"].points, marks["caf\\udce9"].points) == (3, 3)
+    assert marks["bomb"].unmarked == "marking ended early: it takes more than 3 s"
+    assert "more unknown tasks" in marks["long"].notes[-1]
+    assert "not a file" in marks["pipe"].notes[0]
+    table = course / "marks.csv"
+    assert call("check", course / "sheet.toml", students, "--csv", table) == 1  # one could not be marked
+    assert "marking ended early" in capsys.readouterr().out
+    content = table.read_text("utf-8")
+    assert "\x1b" not in content
+    assert max(map(len, content.splitlines())) < 3000
+    (students / "bomb.toml").unlink()
+    assert call("check", course / "sheet.toml", students) == 0
 
 
 def test_mistakes_are_counted_by_value(course: Path) -> None:

@@ -18,14 +18,15 @@ def check(
     /,
     *answers: Annotated[Path, about("Answer files, or a folder with one entry per student.")],
     csv: Annotated[Path | None, about("Also write the marks to this file; must not exist.")] = None,
-    trust_code: Annotated[bool, about("Run the classes that students hand in; read them first.")] = False,
+    trust_code: Annotated[bool, about("Run the classes that students hand in, in a sandbox.")] = False,
+    sandbox: Annotated[bool, about("--no-sandbox: run classes with all your permissions; read them first.")] = True,
     json: opt.Json = False,
 ) -> None:
     """Mark the answers of one student or of a whole course.
 
     An answer passes if it has the property that the sheet asks for. A malformed answer fails its
     task, an unreadable file all of them, and the rest is marked. Exit code 1 if a task of a file
-    that is named fails; marking a folder is 0, whoever fails.
+    that is named fails, or if somebody could not be marked; marking a folder is 0, whoever fails.
     """
     from attnlab.course import mark
     from attnlab.errors import UserError
@@ -38,7 +39,9 @@ def check(
     if csv is not None:
         refuse_existing(csv)
     with errors.status("marking") as status:
-        marks = mark(sheet, *answers, trust_code=trust_code, tell=lambda text: status.update(f"marking: {text}"))
+        marks = mark(
+            sheet, *answers, trust_code=trust_code, sandbox=sandbox, tell=lambda text: status.update(f"marking: {text}")
+        )
     if json:
         show_json(marks.to_dict())
     else:
@@ -48,7 +51,7 @@ def check(
             write_bytes(csv, as_csv(marks.table()).encode())
         if not json:
             say(f"written: {csv}")
-    if not marks.passed and not any(path.is_dir() for path in answers):
+    if not marks.complete or not (marks.passed or any(path.is_dir() for path in answers)):
         raise SystemExit(1)
 
 

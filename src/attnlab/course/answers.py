@@ -1,4 +1,7 @@
-"""Students' answer files: one TOML file per student, or a folder per student with one TOML file in it."""
+"""Students' answer files: one TOML file per student, or a folder per student with one TOML file in it.
+
+Links are refused everywhere: one that leads to a classmate's or the teacher's file would score.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,25 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attnlab.design import inputs
 from attnlab.design.check import TomlTable, read_toml, table
 from attnlab.errors import DataError, UserError, refuse_twice
 
+Code = Literal["refused", "sandboxed", "trusted"]  # whether students' classes run, and how
+
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of one student, or why they cannot be read."""
+    """The answers of one student, or why they cannot be read; and whether classes may run, and in a sandbox."""
 
     student: str
     folder: Path
     values: TomlTable = field(default_factory=dict)
     let: TomlTable = field(default_factory=dict)
     unreadable: str = ""
+    code: Code = "refused"
 
     def path(self, name: Any) -> Path:
         """A file that the student hands in beside the answers."""
@@ -33,6 +39,8 @@ class Answers:
             is_file = path.is_file()
         except (OSError, ValueError, RuntimeError):  # too long, a null byte, links in a circle
             raise UserError(f"{inputs.shown(name)} cannot be the name of a file") from None
+        if path != self.folder.resolve() / os.path.normpath(name) and path.is_relative_to(self.folder.resolve()):
+            raise UserError(f"{inputs.shown(name)} is a link; hand in the file itself")
         if not path.is_relative_to(self.folder.resolve()):
             raise UserError(f"{inputs.shown(name)} is outside the folder of the answers; put it beside them")
         if not is_file:
@@ -73,21 +81,28 @@ def _is_dangling(path: Path) -> bool:
     return path.is_symlink() and not path.exists()
 
 
-def read_answers(student: str, path: Path) -> Answers:
+def read_answers(student: str, path: Path, code: Code = "refused") -> Answers:
     """The answers of one student, or why they cannot be read."""
     folder = path if path.is_dir() else path.parent
     try:
+        _refuse_link(path)
         if path.is_dir():
             path = _answer_file(path)
         values = read_toml(path)
         let = table(values, "let", path)
     except UserError as error:
         return Answers(student, folder, unreadable=str(error).replace(inputs.shown(path), inputs.shown(path.name)))
-    return Answers(student, folder, values, let)
+    return Answers(student, folder, values, let, code=code)
 
 
 def _answer_file(folder: Path) -> Path:
     files = sorted(folder.glob("*.toml"))
     if len(files) != 1:
         raise DataError(f"the folder has {len(files)} TOML files; hand in one with the answers")
+    _refuse_link(files[0])
     return files[0]
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise DataError(f"{inputs.shown(path)} is a link; hand in the file itself")

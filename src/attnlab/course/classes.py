@@ -1,34 +1,42 @@
-"""Measure students' classes in child processes with limits of time and memory.
+"""Measure the classes that students hand in: audit, time beside `dot`, and loss after training.
 
-Every class has its own process, so that one that hangs, needs too much memory or exits affects no other. It works in a
-temporary folder, and its output is discarded. The limits protect against mistakes, not against malice: the code runs with
-the rights of the user who marks.
+The code of a class runs in a process of its own, in a sandbox, and only exchanges tensors with the process that measures it
+(attnlab.measure.remote). A class that hangs, needs too much memory or exits affects nothing else.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import select
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from attnlab import registry
+from attnlab.config import resolve
 from attnlab.errors import UserError
-from attnlab.machine import retain_freed_memory
+from attnlab.lm import stages
 from attnlab.measure.audit import Report, audit_mechanism
-from attnlab.supervisor import Child, ChildError, Done, Limits, Raised
+from attnlab.measure.remote import Remote
+from attnlab.registry import Entry
+from attnlab.supervisor import ChildError
 
-_LARGEST_FILE = 2**28  # bytes that a child may write to a file
-_LONGEST_ANSWER = 10**6  # bytes that are read of what a child sends
 _ROUNDS = 7
-_POLL = 0.1  # seconds
-_IMPORTS = ("attnlab.measure.audit", "attnlab.measure.bench.timing", "attnlab.lm.stages")  # what measuring needs
+_NAME = "handed in"  # of the class in the registry
+_BASELINES = b"""
+from attnlab.mechanisms.dot import Dot
+from torch import nn
+
+
+class Copy(nn.Module):
+    def __init__(self, n_embd, n_head, block_size):
+        super().__init__()
+
+    def forward(self, x):
+        return x.clone()
+"""
 
 
 @dataclass(frozen=True)
@@ -43,9 +51,8 @@ class Training:
 
 @dataclass(frozen=True)
 class Job:
-    """A class to measure: its name as path.py:Class, sizes, what is wanted beyond the audit, and the limits."""
+    """How classes are measured: sizes, what is wanted beyond the audit, and the limits."""
 
-    name: str
     n_embd: int
     n_head: int
     length: int  # of the audit, in tokens
@@ -65,79 +72,54 @@ class Measured:
     loss: float | None = None
 
 
-# In the child
-
-
-def measure(job: Job) -> Measured:
+def measure(job: Job, content: bytes, file: str, name: str, sandbox: bool = True) -> Measured:
     """The audit of a class and, if it passes, its time as a multiple of dot's, and its loss."""
     torch.set_num_threads(1)
-    folder = tempfile.gettempdir()
-    os.chdir(folder)
-    os.environ["XDG_STATE_HOME"] = folder  # so that the class is trusted in this process only
-    report = audit_mechanism(job.name, n_embd=job.n_embd, n_head=job.n_head, length=job.length)
+    with Remote(file, content, job.seconds, int(job.memory), sandbox) as remote:
+        try:
+            measured = _measure(job, remote.entry(name), remote)
+        except (ChildError, UserError) as error:
+            measured = Measured(ended=remote.ended or str(error))
+        except Exception as error:  # of the class
+            measured = Measured(ended=f"it raises {type(error).__name__}: {error}")
+        return Measured(ended=remote.ended) if remote.ended else measured
+
+
+def _measure(job: Job, entry: Entry, remote: Remote) -> Measured:
+    registry.add(replace(entry, name=_NAME))
+    report = audit_mechanism(_NAME, n_embd=job.n_embd, n_head=job.n_head, length=job.length)
     if report.verdict != "pass":
         return Measured(report=report)
-    time_ratio = None if job.tokens is None else _time_ratio(job, job.tokens)
-    loss = None if job.training is None else _loss(job, job.training, Path(folder))
+    time_ratio = None if job.tokens is None else _time_ratio(job, entry, remote)
+    loss = None if job.training is None else _loss(job.training)
     return Measured("", report, time_ratio, loss)
 
 
-def _time_ratio(job: Job, tokens: int) -> float:
-    from attnlab.measure.bench.cases import Case, Inputs, prepare
-    from attnlab.measure.bench.timing import take_turns
+def _time_ratio(job: Job, entry: Entry, remote: Remote) -> float:
+    """The processor time of a step as a multiple of dot's, both without what a call of another process costs."""
+    with Remote("baselines.py", _BASELINES, job.seconds, int(job.memory), sandbox=False) as trusted:
+        timed = {
+            "class": (entry, remote),
+            "dot": (trusted.entry("Dot"), trusted),
+            "copy": (trusted.entry("Copy"), trusted),
+        }
+        sizes = (job.n_embd, job.n_head, job.tokens or 0)
+        modules = {name: each.make(sizes, causal=True).train() for name, (each, _) in timed.items()}
+        seconds = dict.fromkeys(timed, math.inf)
+        for _ in range(1 + _ROUNDS):  # the first call of each is slower
+            x, gradient = torch.randn(2, 1, job.tokens or 0, job.n_embd)
+            for name, module in modules.items():
+                began = timed[name][1].processor_seconds()
+                torch.autograd.grad(module(x.requires_grad_()), [x, *module.parameters()], gradient, allow_unused=True)
+                seconds[name] = min(seconds[name], timed[name][1].processor_seconds() - began)
+    return max(seconds["class"] - seconds["copy"], 0.0) / max(seconds["dot"] - seconds["copy"], 1e-9)
 
-    retain_freed_memory()
-    case = Case(job.name, whole=True, tokens=tokens, n_head=job.n_head, n_embd=job.n_embd)
-    inputs = Inputs()
-    steps = {"class": prepare(case, inputs), "dot": prepare(case.baseline, inputs)}
-    take_turns(steps, 1, 1)  # warm up
-    times = take_turns(steps, _ROUNDS, 1)
-    return min(times["class"]) / min(times["dot"])
 
-
-def _loss(job: Job, training: Training, folder: Path) -> float:
-    from attnlab.config import resolve
-    from attnlab.lm import stages
-    from attnlab.store.usercode import named_by_user
-
+def _loss(training: Training) -> float:
     settings = json.loads(training.settings)
-    model = {"positions": "learned", **settings.get("model", {}), "mechanism": named_by_user(job.name)}
+    model = {"positions": "learned", **settings.get("model", {}), "mechanism": _NAME}
     settings = {**settings, "model": model, "train": {**settings.get("train", {}), "threads": 1}}
     config = resolve(training.preset, given=settings)
-    result = stages.pretrain(config, training.corpus, out=folder / "run", dev=training.dev).result
+    with tempfile.TemporaryDirectory() as folder:
+        result = stages.pretrain(config, training.corpus, out=Path(folder) / "run", dev=training.dev).result
     return float((result.best_dev_loss if training.dev else result.final_loss) or math.nan)
-
-
-# In the parent
-
-
-def run(jobs: Sequence[Job], workers: int, tell: Callable[[str], None] = lambda _: None) -> dict[Job, Measured]:
-    """Measure every class in its own process, several at a time."""
-    measured: dict[Job, Measured] = {}
-    waiting, running = list(jobs), dict[Child, Job]()
-    with ExitStack() as started:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                job, child = waiting.pop(0), started.enter_context(Child(imports=_IMPORTS))
-                child.send(measure, job, limits=Limits(job.seconds, int(job.memory), _LARGEST_FILE, _LONGEST_ANSWER))
-                running[child] = job
-            select.select(list(running), [], [], _POLL)
-            for child, job in list(running.items()):
-                outcome = _outcome(child)
-                if outcome is not None:
-                    child.end()
-                    del running[child]
-                    measured[job] = outcome
-                    tell(f"{len(measured)} of {len(jobs)} classes")
-    return measured
-
-
-def _outcome(child: Child) -> Measured | None:
-    """What a child has measured, or why it has not; None while it works."""
-    try:
-        message = child.receive(0)
-    except Raised as error:
-        return Measured(ended=f"it raises {error}")
-    except (ChildError, UserError) as error:
-        return Measured(ended=str(error))
-    return message.value if isinstance(message, Done) else None

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnlab.course.answers import Answers, find_answers, read_answers
+from attnlab import sandbox as confinement
+from attnlab.course.answers import Answers, Code, find_answers, read_answers
 from attnlab.course.sheets import Mechanism, Sheet, Task, fail, sheet_of
 from attnlab.design import inputs
 from attnlab.design.check import Outcome, read_toml
-from attnlab.errors import UserError, cut, one_line, unknown
+from attnlab.errors import AttnlabError, UserError, cut, one_line, unknown
 from attnlab.machine import cores
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, section
-from attnlab.store.usercode import ADVICE
+from attnlab.store import records
+from attnlab.supervisor import Limits, call_each
+from attnlab.terminal import printable
 
 _COMMONEST = 3  # mistakes shown per task
 _UNREADABLE = "the answers cannot be read"  # for a reason that is a note
-_LONGEST = 200  # letters of a mistake in the summary
+_SHORT, _LONG = 200, 1000  # letters of a mistake, in the summary and elsewhere
+_NOTES = 5  # per student
+_SECONDS = 20.0  # to mark a student's answers, but for classes
+_START = 60.0  # seconds to start the processes of a class
+_MEMORY = 2 * 10**9  # bytes to mark a student's answers
+_NO_SANDBOX = "read the classes, then add --no-sandbox (Python: sandbox=False); they then run with all your permissions"
 
 
 @dataclass(frozen=True)
 class Student:
-    """One student's marks; `notes` are about the file as a whole."""
+    """One student's marks; `notes` are about the file as a whole, and `unmarked` says why marking ended early."""
 
     name: str
     outcomes: tuple[Outcome, ...]
     notes: tuple[str, ...] = ()
+    unmarked: str = ""
 
     @property
     def passed(self) -> bool:
@@ -72,7 +82,7 @@ class Mistake:
 
     def __str__(self) -> str:
         message = f"{self.value}: {self.message}" if self.value else self.message
-        return cut(f"{self.students}x {message}", _LONGEST)
+        return cut(f"{self.students}x {message}", _SHORT)
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,11 @@ class Marks:
     def passed(self) -> bool:
         """Whether every task of every student passed."""
         return all(student.passed for student in self.students)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all students could be marked."""
+        return not any(student.unmarked for student in self.students)
 
     def tasks(self) -> list[TaskSummary]:
         """How many students passed each task, and the commonest mistakes."""
@@ -200,53 +215,74 @@ def mark(
     sheet: Path | str,
     *answers: Path | str,
     trust_code: bool = False,
+    sandbox: bool = True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Marks:
     """Mark the answers to a sheet: files, or folders with a file or a folder per student.
 
-    Students' classes run only with `trust_code`, in processes with limits of time and memory; without it, the tasks that
-    ask for them fail and the rest is marked.
+    Every student is marked in another process with limits of time and memory, so that no file can stop the marking.
+    Students' classes run only with `trust_code`, in a sandbox; without it, the tasks that ask for them fail.
     """
-    asked = sheet_of(read_toml(Path(sheet)), Path(sheet))
-    paths = find_answers([Path(path) for path in answers], Path(sheet))
-    handed_in = [read_answers(name, path) for name, path in paths.items()]
-    _run_classes([task for task in asked.tasks if isinstance(task, Mechanism)], handed_in, trust_code, tell)
-    return Marks(asked.title, tuple(mark_student(asked, student) for student in handed_in))
+    asked, path = sheet_of(read_toml(Path(sheet)), Path(sheet)), Path(sheet).resolve()
+    classes = [task for task in asked.tasks if isinstance(task, Mechanism)] if trust_code else []
+    if classes and sandbox and (reason := confinement.missing()):
+        raise UserError(f"students' classes need a sandbox, and there is none ({reason}): {_NO_SANDBOX}")
+    code: Code = "refused" if not classes else "sandboxed" if sandbox else "trusted"
+    found = find_answers([Path(answer) for answer in answers], Path(sheet))
+    calls = [(os.fsencode(path), printable(name), os.fsencode(place.absolute()), code) for name, place in found.items()]
+    seconds = _SECONDS + sum(_START + task.job.seconds for task in classes)
+    imports = ["attnlab.course.classes"] if classes else ["attnlab.course.marking"]
+    students = dict[int, Student]()
+    for number, values, error in call_each(judge, calls, Limits(seconds, _MEMORY), cores() if classes else 1, imports):
+        students[number] = _student(asked, calls[number][1], values, error)
+        tell(f"{len(students)} of {len(calls)} students")
+    return Marks(asked.title, tuple(students[number] for number in range(len(calls))))
 
 
-def _run_classes(
-    tasks: Sequence[Mechanism], students: Sequence[Answers], trust_code: bool, tell: Callable[[str], None]
-) -> None:
-    """Run the classes of all students at once, if they are trusted."""
-    if not tasks:
+def judge(sheet: bytes, student: str, path: bytes, code: Code) -> Iterator[Outcome | str]:
+    """Mark one student in this process: outcomes, classes last, and notes."""
+    asked = _sheet_at(Path(os.fsdecode(sheet)))
+    yield from _judge(asked, read_answers(student, Path(os.fsdecode(path)), code))
+
+
+@cache
+def _sheet_at(path: Path) -> Sheet:
+    return sheet_of(read_toml(path), path)
+
+
+def _judge(sheet: Sheet, answers: Answers) -> Iterator[Outcome | str]:
+    if answers.unreadable:
+        yield answers.unreadable
+        yield from (fail(task, _UNREADABLE) for task in sheet.tasks)
         return
-    from attnlab.course import classes  # needs torch
-
-    jobs: dict[classes.Job, None] = {}
-    for task in tasks:
-        for answers in students:
-            with suppress(UserError):  # reported when the task is marked
-                jobs[task.job_of(answers.values.get(task.name), answers)] = None
-    not_run = classes.Measured(ended=f"the class was not run: read it, then {ADVICE}")
-    measured = classes.run(list(jobs), cores(), tell) if trust_code else dict.fromkeys(jobs, not_run)
-    for task in tasks:
-        task.measured = measured
+    known = [task.name for task in sheet.tasks]
+    strange = [name for name in answers.values if name not in {*known, "let"}]
+    yield from (unknown("task", inputs.shown(name), known) for name in strange[:_NOTES])
+    if len(strange) > _NOTES:
+        yield f"{len(strange) - _NOTES} more unknown tasks"
+    for task in sorted(sheet.tasks, key=lambda task: isinstance(task, Mechanism)):
+        yield _comparable(_mark_task(task, answers), answers)
 
 
 def mark_student(sheet: Sheet, answers: Answers) -> Student:
-    """Mark the answers of one student; tasks that ask for classes need those to have run."""
-    if answers.unreadable:
-        nothing = tuple(fail(task, _UNREADABLE) for task in sheet.tasks)
-        return Student(answers.student, nothing, (answers.unreadable,))
-    known = [task.name for task in sheet.tasks]
-    notes = [unknown("task", inputs.shown(name), known) for name in answers.values if name not in {*known, "let"}]
-    outcomes = tuple(_comparable(_mark_task(task, answers), answers) for task in sheet.tasks)
-    return Student(answers.student, outcomes, tuple(notes))
+    """Mark the answers of one student in this process."""
+    return _student(sheet, answers.student, list(_judge(sheet, answers)))
+
+
+def _student(sheet: Sheet, name: str, values: Sequence[Any], error: AttnlabError | None = None) -> Student:
+    """The marks of a student; tasks that were not reached before an error fail with it."""
+    notes = tuple(cut(printable(value), _LONG) for value in values if isinstance(value, str))
+    outcomes = [records.convert(Outcome, records.plain(value)) for value in values if not isinstance(value, str)]
+    reached = {outcome.name: outcome for outcome in outcomes}
+    unmarked = "" if error is None else f"marking ended early: {error}"
+    every = tuple(reached.get(task.name) or fail(task, unmarked) for task in sheet.tasks)
+    return Student(name, every, notes, unmarked)
 
 
 def _comparable(outcome: Outcome, answers: Answers) -> Outcome:
     """An outcome whose message is the same, but for numbers and the student's own words, for all who made the mistake."""
     message, answer = answers.without_folder(outcome.message), answers.values.get(outcome.name)
+    message = cut(printable(message), _LONG)
     alike = message.replace(answer.partition(":")[0], "") if isinstance(answer, str) else message  # file.py:Class
     return replace(outcome, message=message, alike=re.sub(r"\d+", "", alike))
 

@@ -20,9 +20,11 @@ from attnlab.design import check, inputs
 from attnlab.design.check import Outcome, TomlTable
 from attnlab.design.expressions import Exact
 from attnlab.errors import DataError, UserError, named, unknown
+from attnlab.store import usercode
+from attnlab.store.usercode import ADVICE
 
 if TYPE_CHECKING:
-    from attnlab.course.classes import Job, Measured, Training
+    from attnlab.course.classes import Training
 
 _COMMON = {"name", "ask", "text", "points"}
 _CLASS = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
@@ -202,7 +204,6 @@ class Mechanism:
             raise UserError(f"{extra[0]} is for a task with a loss; give loss, or leave {extra[0]} out")
         seconds, gigabytes = (_number(own, key, default) for key, default in limits.items())
         self.job = Job(
-            name="",
             n_embd=n_embd,
             n_head=n_head,
             length=length,
@@ -211,18 +212,19 @@ class Mechanism:
             seconds=seconds,
             memory=1e9 * gigabytes,
         )
-        self.measured: Mapping[Job, Measured] = {}  # set when the classes have run
 
-    def job_of(self, answer: Any, answers: Answers) -> Job:
-        """The class that an answer names, as a job."""
+    def mark(self, answer: Any, answers: Answers) -> Outcome:
+        """Measure the class that the answer names, if it may run."""
+        from attnlab.course.classes import measure
+
         named = _CLASS.fullmatch(answer) if isinstance(answer, str) else None
         if named is None:
             raise UserError('give a class in a file, such as "attention.py:MyAttention"')
-        return replace(self.job, name=f"{answers.path(named['file'])}:{named['name']}")
-
-    def mark(self, answer: Any, answers: Answers) -> Outcome:
-        """Judge what was measured."""
-        measured = self.measured[self.job_of(answer, answers)]
+        path = answers.path(named["file"])
+        if answers.code == "refused":
+            raise UserError(f"the class was not run: read it, then {ADVICE}")
+        content = usercode.read(path).content
+        measured = measure(self.job, content, path.name, named["name"], sandbox=answers.code == "sandboxed")
         report = measured.report
         if report is None:
             return fail(self, measured.ended or "nothing was measured")

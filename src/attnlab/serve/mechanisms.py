@@ -11,7 +11,6 @@ import functools
 import hashlib
 import importlib.metadata
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from attnlab import sandbox
 from attnlab.errors import AttnlabError, UserError
 from attnlab.machine import cache_folder
 from attnlab.report.document import Facts, Section
@@ -250,33 +250,24 @@ def _audited(report: Report, part: str = "audit", more: Sequence[Section] = ()) 
 
 
 def audit_pasted(options: Options, pasted: Pasted) -> Measured:
-    """Audit a pasted class in a process with limits of time and memory."""
+    """Audit a pasted class in a sandbox."""
     from attnlab.course import classes
-    from attnlab.measure.audit import conclude
 
     if not options.allow_code:
         raise Forbidden("this server runs no pasted code: start it with attnlab serve --allow-code")
     name = pasted.class_name or _last_class(pasted.code)
-    with tempfile.TemporaryDirectory(prefix="attnlab-pasted-") as folder:
-        path = Path(folder) / "pasted.py"
-        path.write_bytes(pasted.code.encode("utf-8", "replace"))
-        job = classes.Job(f"{path}:{name}", 32, 2, _CLASS_LENGTH, tokens=_CLASS_TOKENS)
-        measured = classes.run([job], 1)[job]
-
-    def without_folder(text: str) -> str:
-        """A message without the temporary folder, which means nothing to the reader."""
-        return text.replace(f"{folder}/", "")
-
+    if reason := sandbox.missing():
+        raise Forbidden(f"pasted code needs a sandbox, and there is none ({reason}): use attnlab audit in a terminal")
+    job = classes.Job(32, 2, _CLASS_LENGTH, tokens=_CLASS_TOKENS)
+    measured = classes.measure(job, pasted.code.encode("utf-8", "replace"), "pasted.py", name)
     report = measured.report
     if report is None:
-        raise UserError(f"{name} was not audited: {without_folder(measured.ended)}")
-    checks = tuple(replace(check, says=without_folder(check.says)) for check in report.checks)
-    notes = tuple(map(without_folder, report.notes))
+        raise UserError(f"{name} was not audited: {measured.ended}")
     more = []
     if measured.time_ratio is not None:
         words = f"{measured.time_ratio:.2f} times that of dot, for {_CLASS_TOKENS} tokens, forward and backward"
         more = [Section("Time", [Facts("", [("Time of a step", words)])])]
-    return _audited(conclude(name, checks, report.defect, report.lengths, report.forms, notes), "class", more)
+    return _audited(replace(report, name=name), "class", more)
 
 
 def _last_class(code: str) -> str:

@@ -80,11 +80,11 @@ class Subject:
         if cache is not None:
             arguments["caches" if "caches" in self.takes else "cache"] = cache
         if vectors is None or not self.reads_ids:
-            out = _tensor_of(self.call(tokens if vectors is None else vectors, **arguments))
+            out = tensor_of(self.call(tokens if vectors is None else vectors, **arguments))
         else:
             assert self.embedding is not None
             with self.embedding.register_forward_hook(lambda *_: vectors):
-                out = _tensor_of(self.call(tokens, **arguments))
+                out = tensor_of(self.call(tokens, **arguments))
         if out.ndim != 3 or out.shape[:2] != tokens.shape[:2]:
             raise UserError(
                 f"the output must have one vector per token, {tokens.shape[0]} x {tokens.shape[1]} x width,"
@@ -96,7 +96,7 @@ class Subject:
         """The outputs of rows that hold several documents; a mechanism is called as a language model would."""
         if "documents" in self.takes:
             try:
-                return _tensor_of(self.call(tokens, documents=documents))
+                return tensor_of(self.call(tokens, documents=documents))
             except ConfigError as error:
                 raise NotTested(str(error)) from None
         if self.reads_ids:
@@ -127,7 +127,7 @@ class Subject:
         return replace(self, call=copy.deepcopy(self.module).double(), dtype=torch.float64)
 
 
-def _tensor_of(answer: Any) -> Tensor:
+def tensor_of(answer: Any) -> Tensor:
     """The outputs in what a module returns: the tensor, the first of several, or the attribute that libraries use."""
     if isinstance(answer, tuple | list) and answer:
         answer = answer[0]
@@ -146,12 +146,28 @@ def own_copy(module: nn.Module) -> nn.Module:
         raise UserError(
             f"the module cannot be copied ({type(error).__name__}): audit a function instead, lambda x: module(x)"
         ) from None
+    set_dropout(module, 0.0)
+    return module
+
+
+def _dropouts(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """The parts of a module that have a rate of dropout, and the names of their attributes."""
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
-            part.p = 0.0
+            yield part, "p"
         elif isinstance(getattr(part, "dropout", None), float):
-            part.dropout = 0.0  # type: ignore[assignment]
-    return module
+            yield part, "dropout"
+
+
+def set_dropout(module: nn.Module, rate: float) -> None:
+    """Set the rate of all dropout in a module."""
+    for part, name in _dropouts(module):
+        setattr(part, name, rate)
+
+
+def dropout_of(module: nn.Module) -> float:
+    """The highest rate of dropout in a module."""
+    return max((float(getattr(part, name)) for part, name in _dropouts(module)), default=0.0)
 
 
 def randomize_zero_init(module: nn.Module) -> bool:
