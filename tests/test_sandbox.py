@@ -191,9 +191,9 @@ while True:
 @pytest.mark.parametrize("message", ["_encode(Ready())", "_encode(Ready()) * 5000", "_encode(Item(1))", "b'x' * 100"])
 def test_forged_messages_do_not_keep_the_parent_waiting(message: str) -> None:
     with Child(sandbox=MEMORY) as child, pytest.raises(ChildError, match="cannot be read"):
-        child.call(exec, FLOOD % message, limits=Limits(5, message=2**20))
+        child.call(exec, FLOOD % message, {}, limits=Limits(5, message=2**20))
     with Child(sandbox=MEMORY) as child:
-        child.send(exec, FLOOD % message, limits=Limits(1, message=2**20))
+        child.send(exec, FLOOD % message, {}, limits=Limits(1, message=2**20))
         with pytest.raises(ChildError):
             while True:
                 child.receive()

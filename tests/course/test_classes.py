@@ -57,3 +57,22 @@ def test_without_trust_no_class_runs_and_the_rest_is_marked(tmp_path: Path) -> N
     assert attention.earned == 0
     assert attention.message.startswith("the class was not run: read it, then add --trust-code")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.processes
+def test_everything_else_is_marked_before_any_class_runs(tmp_path: Path) -> None:
+    """With --no-sandbox a class could change what a classmate hands in."""
+    number = '[[task]]\nname = "parameters"\nask = "number"\nvalue = 3\n'
+    (tmp_path / "sheet.toml").write_text(SHEET + number, "utf-8")
+    students = tmp_path / "students"
+    for name in ("ann", "zoe"):
+        (students / name).mkdir(parents=True)
+        (students / name / "answers.toml").write_text('attention = "mine.py:Mine"\nparameters = 3\n', "utf-8")
+    other = students / "zoe/answers.toml"
+    (students / "ann/mine.py").write_text(f"open({str(other)!r}, 'w').write('parameters = 4')\nMine = None\n", "utf-8")
+    marks = mark(tmp_path / "sheet.toml", students, trust_code=True, sandbox=False)
+    assert other.read_text("utf-8") == "parameters = 4"
+    assert [student.outcomes[1].passed for student in marks.students] == [True, True]
+    other.write_text("parameters = 3", "utf-8")
+    mark(tmp_path / "sheet.toml", students, trust_code=True)
+    assert other.read_text("utf-8") == "parameters = 3"

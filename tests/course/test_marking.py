@@ -94,6 +94,7 @@ def test_links_to_the_work_of_others_score_nothing(course: Path) -> None:
     assert all("is a link" in marks[name].notes[0] for name in ("thief", "bob", "eve"))
 
 
+@pytest.mark.processes
 def test_no_file_keeps_the_others_from_being_marked(
     course: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -221,28 +221,37 @@ def mark(
     """Mark the answers to a sheet: files, or folders with a file or a folder per student.
 
     Every student is marked in another process with limits of time and memory, so that no file can stop the marking.
-    Students' classes run only with `trust_code`, in a sandbox; without it, the tasks that ask for them fail.
+    Students' classes run only with `trust_code`, in a sandbox, after everything else is marked; without it, the tasks that
+    ask for them fail.
     """
     asked, path = sheet_of(read_toml(Path(sheet)), Path(sheet)), Path(sheet).resolve()
-    classes = [task for task in asked.tasks if isinstance(task, Mechanism)] if trust_code else []
-    if classes and sandbox and (reason := confinement.missing()):
+    classes = [task for task in asked.tasks if isinstance(task, Mechanism)]
+    if classes and trust_code and sandbox and (reason := confinement.missing()):
         raise UserError(f"students' classes need a sandbox, and there is none ({reason}): {_NO_SANDBOX}")
-    code: Code = "refused" if not classes else "sandboxed" if sandbox else "trusted"
+    code: Code = "refused" if not trust_code else "sandboxed" if sandbox else "trusted"
     found = find_answers([Path(answer) for answer in answers], Path(sheet))
     calls = [(os.fsencode(path), printable(name), os.fsencode(place.absolute()), code) for name, place in found.items()]
-    seconds = _SECONDS + sum(_START + task.job.seconds for task in classes)
-    imports = ["attnlab.course.classes"] if classes else ["attnlab.course.marking"]
-    students = dict[int, Student]()
-    for number, values, error in call_each(judge, calls, Limits(seconds, _MEMORY), cores() if classes else 1, imports):
-        students[number] = _student(asked, calls[number][1], values, error)
-        tell(f"{len(students)} of {len(calls)} students")
-    return Marks(asked.title, tuple(students[number] for number in range(len(calls))))
+    seconds = {False: _SECONDS, True: sum(_START + task.job.seconds for task in classes)}
+    values, errors = [list[Any]() for _ in calls], dict[int, AttnlabError]()
+    for with_classes in (False, True) if classes else (False,):
+        limits, workers = Limits(seconds[with_classes], _MEMORY), cores() if with_classes and trust_code else 1
+        module = "attnlab.course.classes" if workers > 1 else __name__
+        each = [(*call, with_classes) for call in calls]
+        for done, (number, outcomes, error) in enumerate(call_each(judge, each, limits, workers, [module]), 1):
+            values[number] += outcomes
+            if error is not None:
+                errors.setdefault(number, error)
+            tell(f"{done} of {len(calls)} students{', classes' * with_classes}")
+    students = (_student(asked, call[1], values[n], errors.get(n)) for n, call in enumerate(calls))
+    return Marks(asked.title, tuple(students))
 
 
-def judge(sheet: bytes, student: str, path: bytes, code: Code) -> Iterator[Outcome | str]:
-    """Mark one student in this process: outcomes, classes last, and notes."""
-    asked = _sheet_at(Path(os.fsdecode(sheet)))
-    yield from _judge(asked, read_answers(student, Path(os.fsdecode(path)), code))
+def judge(sheet: bytes, student: str, path: bytes, code: Code, classes: bool) -> Iterator[Outcome | str]:
+    """Mark the tasks of one student in this process, those that ask for classes or all others; notes come with the others."""
+    asked, answers = _sheet_at(Path(os.fsdecode(sheet))), read_answers(student, Path(os.fsdecode(path)), code)
+    if not classes:
+        yield from _notes(asked, answers)
+    yield from (_mark_task(task, answers) for task in asked.tasks if isinstance(task, Mechanism) == classes)
 
 
 @cache
@@ -250,23 +259,20 @@ def _sheet_at(path: Path) -> Sheet:
     return sheet_of(read_toml(path), path)
 
 
-def _judge(sheet: Sheet, answers: Answers) -> Iterator[Outcome | str]:
+def _notes(sheet: Sheet, answers: Answers) -> list[str]:
+    """What is wrong with a file as a whole."""
     if answers.unreadable:
-        yield answers.unreadable
-        yield from (fail(task, _UNREADABLE) for task in sheet.tasks)
-        return
+        return [answers.unreadable]
     known = [task.name for task in sheet.tasks]
     strange = [name for name in answers.values if name not in {*known, "let"}]
-    yield from (unknown("task", inputs.shown(name), known) for name in strange[:_NOTES])
-    if len(strange) > _NOTES:
-        yield f"{len(strange) - _NOTES} more unknown tasks"
-    for task in sorted(sheet.tasks, key=lambda task: isinstance(task, Mechanism)):
-        yield _comparable(_mark_task(task, answers), answers)
+    notes = [unknown("task", inputs.shown(name), known) for name in strange[:_NOTES]]
+    return notes + [f"{len(strange) - _NOTES} more unknown tasks"] * (len(strange) > _NOTES)
 
 
 def mark_student(sheet: Sheet, answers: Answers) -> Student:
     """Mark the answers of one student in this process."""
-    return _student(sheet, answers.student, list(_judge(sheet, answers)))
+    outcomes = [_mark_task(task, answers) for task in sheet.tasks]
+    return _student(sheet, answers.student, [*_notes(sheet, answers), *outcomes])
 
 
 def _student(sheet: Sheet, name: str, values: Sequence[Any], error: AttnlabError | None = None) -> Student:
@@ -279,16 +285,16 @@ def _student(sheet: Sheet, name: str, values: Sequence[Any], error: AttnlabError
     return Student(name, every, notes, unmarked)
 
 
-def _comparable(outcome: Outcome, answers: Answers) -> Outcome:
-    """An outcome whose message is the same, but for numbers and the student's own words, for all who made the mistake."""
-    message, answer = answers.without_folder(outcome.message), answers.values.get(outcome.name)
-    message = cut(printable(message), _LONG)
+def _mark_task(task: Task, answers: Answers) -> Outcome:
+    """The outcome of a task; its message is the same, but for numbers and own words, for all who made the mistake."""
+    answer = answers.values.get(task.name)
+    outcome = fail(task, _UNREADABLE) if answers.unreadable else _judge(task, answer, answers)
+    message = cut(printable(answers.without_folder(outcome.message)), _LONG)
     alike = message.replace(answer.partition(":")[0], "") if isinstance(answer, str) else message  # file.py:Class
     return replace(outcome, message=message, alike=re.sub(r"\d+", "", alike))
 
 
-def _mark_task(task: Task, answers: Answers) -> Outcome:
-    answer = answers.values.get(task.name)
+def _judge(task: Task, answer: Any, answers: Answers) -> Outcome:
     if answer is None:
         return fail(task, "there is no answer")
     try:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab import registry
-from attnlab.errors import AttnlabError
+from attnlab.errors import AttnlabError, ConfigError
 from attnlab.lm.model import arguments_of
 from attnlab.measure.audit.subject import dropout_of, set_dropout, tensor_of
 from attnlab.registry import Entry
@@ -110,12 +110,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Description:
-    """A class as the registry sees it, or a module that a file has built."""
+    """A class as the registry sees it."""
 
     parameters: tuple[Parameter, ...]
     causal: bool
     defect: str
-    built: Built | None
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def describe(reference: str) -> Description:
     os.environ["XDG_STATE_HOME"] = tempfile.gettempdir()  # so that the file is trusted in this process only
     entry = registry.find("mechanism", reference)
     if isinstance(entry.build, nn.Module):
-        return Description((), entry.causal, entry.defect, _keep(entry.build))
+        raise ConfigError(f"{reference.rpartition(':')[2]} is a module that was built; name its class")
     try:
         hints = entry.hints()
     except Exception:  # annotations that cannot be read say nothing of options
@@ -177,7 +176,7 @@ def describe(reference: str) -> Description:
         choices = (True, False) if hint is bool else get_args(hint) if get_origin(hint) is Literal else ()
         required, plain = default is parameter.empty, default if isinstance(default, _Plain) else None
         parameters.append(Parameter(name, int(parameter.kind), required, plain, choices))
-    return Description(tuple(parameters), entry.causal, entry.defect, None)
+    return Description(tuple(parameters), entry.causal, entry.defect)
 
 
 def build(reference: str, sizes: list[int], options: dict[str, _Plain], random: bytes) -> Built:
@@ -227,10 +226,8 @@ def forward(call: Forward) -> Answer:
     if call.dropout is not None:
         set_dropout(module, call.dropout)
     module.train(call.training)
-    arguments, keywords = (
-        [_restore(value) for value in call.arguments],
-        {k: _restore(v) for k, v in call.keywords.items()},
-    )
+    arguments = [_restore(value) for value in call.arguments]
+    keywords = {name: _restore(value) for name, value in call.keywords.items()}
     inputs = [value for value in (*arguments, *keywords.values()) if isinstance(value, Tensor)]
     for tensor in inputs:
         tensor.requires_grad_(call.gradients and tensor.is_floating_point())
@@ -254,8 +251,8 @@ def backward(graph: int, gradient: Array) -> list[Array | None]:
     output, sources = _graphs[graph]
     wanted = [tensor for tensor in sources if tensor.requires_grad]
     values = iter(torch.autograd.grad(output, wanted, gradient.tensor(), retain_graph=True, allow_unused=True))
-    found = [next(values) if tensor.requires_grad else None for tensor in sources]
-    return [None if value is None else Array.of(value) for value in found]
+    gradients = [next(values) if tensor.requires_grad else None for tensor in sources]
+    return [None if value is None else Array.of(value) for value in gradients]
 
 
 # In this process
@@ -309,7 +306,8 @@ class Remote:
 
     def processor_seconds(self) -> float:
         """The processor time that the process has used, as the system counts it; elsewhere than on Linux, wall time."""
-        return time.clock_gettime(~self._child.pid << 3 | 2) if sys.platform == "linux" else time.perf_counter()
+        clock = ~self._child.pid << 3 | 2  # as clock_getcpuclockid of the C library computes it
+        return time.clock_gettime(clock) if sys.platform == "linux" else time.perf_counter()
 
     def entry(self, name: str) -> Entry:
         """The class of this name, as an entry of the registry."""
@@ -321,8 +319,7 @@ class Remote:
 
         make.__signature__ = inspect.Signature([_parameter(each) for each in described.parameters])  # type: ignore[attr-defined]
         make.__annotations__ = {each.name: Literal[each.choices] for each in described.parameters if each.choices}
-        maker = RemoteModule(self, described.built) if described.built else make
-        return Entry("mechanism", name, maker, causal=described.causal, defect=described.defect)
+        return Entry("mechanism", name, make, causal=described.causal, defect=described.defect)
 
 
 def _parameter(described: Parameter) -> inspect.Parameter:
