@@ -10,6 +10,7 @@ import json
 import math
 import tempfile
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -97,22 +98,23 @@ def _measure(job: Job, entry: Entry, remote: Remote) -> Measured:
 
 def _time_ratio(job: Job, entry: Entry, remote: Remote) -> float:
     """The processor time of a step as a multiple of dot's, both without what a call of another process costs."""
-    with Remote("baselines.py", _BASELINES, job.seconds, int(job.memory), sandbox=False) as trusted:
-        timed = {
-            "class": (entry, remote),
-            "dot": (trusted.entry("Dot"), trusted),
-            "copy": (trusted.entry("Copy"), trusted),
-        }
-        sizes = (job.n_embd, job.n_head, job.tokens or 0)
-        modules = {name: each.make(sizes, causal=True).train() for name, (each, _) in timed.items()}
-        seconds = dict.fromkeys(timed, math.inf)
-        for _ in range(1 + _ROUNDS):  # the first call of each is slower
-            x, gradient = torch.randn(2, 1, job.tokens or 0, job.n_embd)
-            for name, module in modules.items():
-                began = timed[name][1].processor_seconds()
-                torch.autograd.grad(module(x.requires_grad_()), [x, *module.parameters()], gradient, allow_unused=True)
-                seconds[name] = min(seconds[name], timed[name][1].processor_seconds() - began)
+    own, sizes = _baselines(), (job.n_embd, job.n_head, job.tokens or 0)
+    timed = {"class": (entry, remote), "dot": (own.entry("Dot"), own), "copy": (own.entry("Copy"), own)}
+    modules = {name: each.make(sizes, causal=True).train() for name, (each, _) in timed.items()}
+    seconds = dict.fromkeys(timed, math.inf)
+    for _ in range(1 + _ROUNDS):  # the first call of each is slower
+        x, gradient = torch.randn(2, 1, job.tokens or 0, job.n_embd)
+        for name, module in modules.items():
+            began = timed[name][1].processor_seconds()
+            torch.autograd.grad(module(x.requires_grad_()), [x, *module.parameters()], gradient, allow_unused=True)
+            seconds[name] = min(seconds[name], timed[name][1].processor_seconds() - began)
     return max(seconds["class"] - seconds["copy"], 0.0) / max(seconds["dot"] - seconds["copy"], 1e-9)
+
+
+@cache
+def _baselines() -> Remote:
+    """A process for what classes are compared with, which serves all of them."""
+    return Remote("baselines.py", _BASELINES, math.inf, 10**12, sandbox=False)
 
 
 def _loss(training: Training) -> float:
