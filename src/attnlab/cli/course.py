@@ -19,7 +19,7 @@ def check(
     *answers: Annotated[Path, about("Answer files, or a folder with one entry per student.")],
     csv: Annotated[Path | None, about("Also write the marks to this file; must not exist.")] = None,
     trust_code: Annotated[bool, about("Run the classes that students hand in, in a sandbox.")] = False,
-    sandbox: Annotated[bool, about("--no-sandbox: run classes with all your permissions; read them first.")] = True,
+    no_sandbox: Annotated[bool, about("Run them with all your permissions instead; read them first.")] = False,
     json: opt.Json = False,
 ) -> None:
     """Mark the answers of one student or of a whole course.
@@ -40,7 +40,11 @@ def check(
         refuse_existing(csv)
     with errors.status("marking") as status:
         marks = mark(
-            sheet, *answers, trust_code=trust_code, sandbox=sandbox, tell=lambda text: status.update(f"marking: {text}")
+            sheet,
+            *answers,
+            trust_code=trust_code,
+            sandbox=not no_sandbox,
+            tell=lambda text: status.update(f"marking: {text}"),
         )
     if json:
         show_json(marks.to_dict())

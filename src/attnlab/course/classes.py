@@ -25,7 +25,7 @@ from attnlab.registry import Entry
 from attnlab.supervisor import ChildError
 
 _ROUNDS = 7
-_NAME = "handed in"  # of the class in the registry
+_NAME = "the class"  # in the registry, and in messages
 _BASELINES = b"""
 from attnlab.mechanisms.dot import Dot
 from torch import nn

@@ -222,7 +222,7 @@ class Mechanism:
             raise UserError('give a class in a file, such as "attention.py:MyAttention"')
         path = answers.path(named["file"])
         if answers.code == "refused":
-            raise UserError(f"the class was not run: read it, then {ADVICE}")
+            raise UserError(f"the class was not run: {ADVICE}")
         content = usercode.read(path).content
         measured = measure(self.job, content, path.name, named["name"], sandbox=answers.code == "sandboxed")
         report = measured.report
