@@ -45,7 +45,7 @@ _CHUNK = 2**16  # bytes read at a time
 _HEADER = 8  # bytes of a message's length
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # how libraries end that do not check their allocations
 _T = TypeVar("_T")
-_SECRETS_FREE = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH")  # variables that a sandbox inherits
+_INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH")  # variables that a sandbox inherits
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,7 @@ def call_each(
 
 def _variables(folder: Path) -> dict[str, str]:
     """The variables of a sandbox: nothing that could be secret, one thread, and where attnlab is."""
-    kept = {name: os.environ[name] for name in _SECRETS_FREE if name in os.environ}
+    kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {**kept, **threads, "PYTHONPATH": str(Path(__file__).parents[1]), "HOME": str(folder)}
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from attnlab import sandbox
 from attnlab.course import mark
 from attnlab.errors import UserError
 
@@ -57,6 +58,18 @@ def test_without_trust_no_class_runs_and_the_rest_is_marked(tmp_path: Path) -> N
     assert attention.earned == 0
     assert attention.message.startswith("the class was not run: add --trust-code")
     assert not (tmp_path / "ran").exists()
+
+
+def test_without_a_sandbox_classes_are_refused_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "missing", lambda: "this kernel has no Landlock")
+    (tmp_path / "sheet.toml").write_text(SHEET, "utf-8")
+    (tmp_path / "ann.toml").write_text("", "utf-8")
+    with pytest.raises(UserError, match="no Landlock.*--no-sandbox .*with all your permissions"):
+        mark(tmp_path / "sheet.toml", tmp_path / "ann.toml", trust_code=True)
+    marks = mark(tmp_path / "sheet.toml", tmp_path / "ann.toml", trust_code=True, sandbox=False)
+    assert marks.students[0].outcomes[0].message == "there is no answer"
 
 
 @pytest.mark.processes

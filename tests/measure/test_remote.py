@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab import registry
+from attnlab import registry, sandbox
 from attnlab.errors import ConfigError
 from attnlab.measure.audit import audit_mechanism
 from attnlab.measure.remote import Array, Remote
@@ -61,7 +61,7 @@ SIZES = (16, 2, 9)
 
 @pytest.fixture(scope="module")
 def remote() -> Iterator[Remote]:
-    with Remote("mine.py", CODE.encode(), seconds=60, memory=10**9) as opened:
+    with Remote("mine.py", CODE.encode(), seconds=60, memory=10**9, sandbox=not sandbox.missing()) as opened:
         yield opened
 
 
