@@ -113,7 +113,7 @@ def test_a_rounded_mean_is_refused_inside_a_ball_and_says_so():
     keys = np.random.default_rng(3).normal(size=(4, 6))
     keys[0] = keys[1:].mean(axis=0)
     result = select(keys, np.eye(4), 0)
-    assert result.status == "impossible"
+    assert result.status == "impossible within a radius"
     assert result.certificate["radius"] > 1e9
     assert "|scale·q| up to" in result.statement
 
@@ -176,3 +176,41 @@ def test_text_means_decimals_and_arrays_mean_binary_values():
     with pytest.raises(NotAProof):
         verify(collinear.certificate, keys, np.eye(3).tolist(), [0, 1, 0], 0.01, reading="binary")
     assert np.abs(softmax(np.array(keys) @ apart.query) - [0, 1, 0]).max() <= apart.bound
+
+
+@pytest.mark.parametrize("n", [2, 64, 65, 300])
+def test_with_equal_keys_the_mean_is_the_only_output(n):
+    keys, values = np.full((n, 2), 0.1), np.arange(n)[:, None] / n
+    mean = (n - 1) / (2 * n)
+    assert reach(keys, values, [mean + 0.009]).status == "solved"
+    missed = reach(keys, values, [mean + 0.25])
+    assert (missed.status, missed.certificate["type"]) == ("impossible", "separating")
+    assert missed.lower_bound == pytest.approx(0.25, abs=1e-12)
+    assert "averaged over equal keys" in missed.statement
+    assert "whatever the keys are" not in missed.statement
+    assert verify(missed.certificate, keys.tolist(), values.tolist(), [mean + 0.25], 0.01) == pytest.approx(0.25)
+
+
+def test_groups_of_equal_keys_mix_the_means_of_their_values():
+    keys = np.array([[1.0, 0.0], [0.0, 1.0]]).repeat(50, axis=0)
+    values = np.arange(100.0)[:, None]  # means 24.5 and 74.5
+    assert select(keys, values, 40).status == "solved"
+    ends = select(keys, values, 99)
+    assert ends.status == "impossible"
+    assert ends.lower_bound == pytest.approx(24.5)
+
+
+def test_keys_that_differ_as_written_are_not_equal():
+    keys = [["1", "0"], ["1." + 30 * "0" + "1", "0"]]
+    result = reach(keys, [["0"], ["1"]], ["1"])
+    assert result.status == "impossible within a radius"  # a query of 1e31 and more does it
+
+
+def test_the_status_names_a_radius_for_single_rows_and_for_all():
+    keys = np.random.default_rng(3).normal(size=(4, 6))
+    keys[0] = keys[1:].mean(axis=0)
+    every = select(keys, np.eye(4))
+    assert [row.status for row in every.rows] == ["impossible within a radius", "solved", "solved", "solved"]
+    assert every.status == "impossible within a radius"
+    assert "color:#b3261e'>impossible within a radius<" in every._repr_html_()
+    assert every.statement.endswith("This reads the keys as binary float64 values.")

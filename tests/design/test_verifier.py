@@ -1,5 +1,6 @@
 import ast
 import copy
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -170,3 +171,14 @@ def test_the_norm_of_an_edited_key_is_that_of_the_problem():
 def test_a_segment_needs_a_direction(certificate):
     with pytest.raises(NotAProof):
         verifier.misses_segment(certificate, [[0.0], [0.0]], [[1.0], [0.0]], [1.0], 0, [1.0], 1.0)
+
+
+def test_only_equal_keys_share_their_values():
+    certificate = {"type": "separating", "direction": [1.0]}
+    values, target = [[0.0], [2.0], [3.0]], [2.75]
+    assert verify(certificate, [[1.0], [1.0], [1.0]], values, target, 0.01) == Fraction(2.75) - Fraction(5, 3)
+    assert verify(certificate, [[7.0], [1.0], [1.0]], values, target, 0.01) == Fraction(1, 4)  # 2.75 - (2 + 3) / 2
+    with pytest.raises(NotAProof, match="proves only"):
+        verify(certificate, [[1.0], [1.0], [1.0 + 2**-52]], values, target, 0.01)
+    with pytest.raises(NotAProof, match="malformed"):
+        verify(certificate, [[1.0], [1.0]], values, target, 0.01)

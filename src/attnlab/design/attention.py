@@ -112,6 +112,14 @@ class Problem:
         """How keys and values were read."""
         return read_as(keys=self.k, values=self.v)
 
+    @property
+    def means(self) -> Array:
+        """The values, each replaced by the mean over the keys equal to its own: these have equal weights for every query."""
+        groups: dict[tuple[Fraction, ...], int] = {}
+        same = [groups.setdefault(tuple(row), len(groups)) for row in self.k.exact]
+        sums = np.array([np.bincount(same, column) for column in self.values.T])
+        return np.asarray((sums / np.bincount(same)).T[same])
+
     def judge(self, query: Sequence[Fraction]) -> _Judged:
         """The error of a query in exact arithmetic."""
         scores = [dot(row, query) for row in self.k.exact]

@@ -3,7 +3,7 @@
 Attention weights satisfy ln a = K q + constant, so every identity k_j = sum p_i k_i with p in the simplex gives
 a_j = prod a_i^p_i for every query, and by the inequality of means a *linear* bound a_j <= sum b_i a_i whenever
 sum p_i ln(b_i / p_i) >= 0. Such bounds are cuts of a linear program over weights, whose value is a lower bound on the
-error of every query. Without cuts it is the distance from the target to the hull of the values.
+error of every query. Without cuts it is the distance from the target to the hull of the values (`Problem.means`).
 
 Where cuts are not enough, `Cases` splits the problem. Weights whose output is within the tolerance lie in a box that
 linear programs prove. Inside a box ln a_i is below its tangents and above its chord, and ln a = K q + constant is
@@ -85,17 +85,17 @@ class Refuter:
 
     def run(self) -> Certificate | None:
         """A certificate by the hull of the values or by cuts, or None."""
-        hull = self._relax(())
+        hull = self._relax((), (self.problem.means - self.problem.target) / self.spread)
         if hull is None:
             return None
         self.root = self._tighten(hull, rounds=10) if self.exact else hull
         return self.certificate() if self.root.value > self.goal else None
 
-    def _relax(self, cuts: tuple[int, ...]) -> _Relaxed | None:
+    def _relax(self, cuts: tuple[int, ...], offsets: Array) -> _Relaxed | None:
         """min t over weights a with |V'a - y| <= t and the cuts; the value is what the multipliers prove."""
-        n, m = self.offsets.shape
+        n, m = offsets.shape
         rows = np.zeros((2 * m + len(cuts), n + 1))
-        rows[:m, :n], rows[m : 2 * m, :n], rows[: 2 * m, n] = self.offsets.T, -self.offsets.T, -1.0
+        rows[:m, :n], rows[m : 2 * m, :n], rows[: 2 * m, n] = offsets.T, -offsets.T, -1.0
         for r, c in enumerate(cuts, start=2 * m):
             rows[r, :n] = self.cuts[c].row(n)
         size = np.abs(rows[:, :n]).max(axis=1)
@@ -116,7 +116,7 @@ class Refuter:
         if total == 0:
             return _Relaxed(0.0, weights, direction, cuts, np.zeros(len(cuts)))
         multipliers = optimum.multipliers[2 * m :] / size[2 * m :] / total
-        proved = self.offsets @ (direction / total) + multipliers @ rows[2 * m :, :n]
+        proved = offsets @ (direction / total) + multipliers @ rows[2 * m :, :n]
         return _Relaxed(float(proved.min()), weights, direction / total, cuts, multipliers)
 
     def _tighten(self, best: _Relaxed, rounds: int) -> _Relaxed:
@@ -132,7 +132,7 @@ class Refuter:
             if not fresh:
                 break
             self.cuts += fresh
-            more = self._relax((*now.cuts, *range(len(self.cuts) - len(fresh), len(self.cuts))))
+            more = self._relax((*now.cuts, *range(len(self.cuts) - len(fresh), len(self.cuts))), self.offsets)
             if more is None:
                 break
             stalled = turn >= 4 and more.value < best.value + 1e-3 * self.goal
@@ -434,11 +434,12 @@ def explain(certificate: Certificate, problem: Problem, bound: float) -> str:
     misses = f"{every} misses by at least {at_least(bound)}"
     if certificate["type"] == "separating":
         w = np.array(certificate["direction"])
-        reach, want = float((problem.values @ w).max()), float(problem.target @ w)
+        reach, want = float((problem.means @ w).max()), float(problem.target @ w)
+        same = "" if np.array_equal(problem.means, problem.values) else ", averaged over equal keys"
         shown = ", ".join(number(x) for x in w) if len(w) <= 8 else f"{len(w)} numbers"
         return (
-            f"The target lies outside the hull of the values: along w = ({shown}) every value is at most "
-            f"{number(reach)} and the target {number(want)}, so {misses}, whatever the keys are."
+            f"The target lies outside the hull of the values{same}: along w = ({shown}) each of these is at most "
+            f"{number(reach)} and the target {number(want)}, so {misses}{'' if same else ', whatever the keys are'}."
         )
     if certificate["type"] == "farkas":
         cases = _leaves(certificate["cases"])

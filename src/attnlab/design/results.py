@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Certificate = dict[str, Any]  # a proof as the JSON object that the verifier reads
 Extra = Array | float  # a number, vector or matrix
-Status = Literal["solved", "impossible", "undecided"]
+Status = Literal["solved", "impossible", "impossible within a radius", "undecided"]
 _COLOURS = {"solved": ("green", "#2a7d3f"), "impossible": ("red", "#b3261e"), "undecided": ("yellow", "#9a6b00")}
 _SHOWN_ROWS = 12
 
@@ -67,7 +67,7 @@ class Result:
         """Name the reading in the statement and in the certificate."""
         if self.reading is not None:
             note = f"This reads the {self.reading}."
-            matters = self.status == "impossible" or "binary" in self.reading
+            matters = self.status.startswith("impossible") or "binary" in self.reading
             if matters and not self.statement.endswith(note):
                 object.__setattr__(self, "statement", f"{self.statement} {note}")
             if self.certificate is not None:
@@ -123,7 +123,7 @@ class Result:
         from rich.console import Group
         from rich.text import Text
 
-        title = Text.assemble((self.task, "bold"), ": ", (self.status, f"bold {_COLOURS[self.status][0]}"))
+        title = Text.assemble((self.task, "bold"), ": ", (self.status, f"bold {_COLOURS[self.status.split()[0]][0]}"))
         parts: list[RenderableType] = [title, Text(self.statement), rich_facts(self.facts())]
         if rows := self._table():
             parts.append(rich_table(rows))
@@ -133,7 +133,9 @@ class Result:
         return Group(*parts)
 
     def _repr_html_(self) -> str:
-        head = f"<b>{html.escape(self.task)}</b>: <b style='color:{_COLOURS[self.status][1]}'>{self.status}</b>"
+        head = (
+            f"<b>{html.escape(self.task)}</b>: <b style='color:{_COLOURS[self.status.split()[0]][1]}'>{self.status}</b>"
+        )
         tables = html_table(self.facts()) + html_table(self._table())
         return f"<div>{head}<p>{html.escape(self.statement)}</p>{tables}</div>"
 

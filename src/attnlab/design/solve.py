@@ -182,8 +182,9 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
                     f"the output is within {at_most(bound)} of the target."
                 )
                 return _evaluated(problem, task, "solved", statement, query, chosen, bound, more=more)
+        status: Status = "impossible" if certificate.get("radius") is None else "impossible within a radius"
         statement = explain(certificate, problem, proved)
-        return _evaluated(problem, task, "impossible", statement, best, chosen, None, certificate, proved, more)
+        return _evaluated(problem, task, status, statement, best, chosen, None, certificate, proved, more)
     lower = _proved(problem, refuter.certificate(), 0.0) or 0.0
     statement = (
         f"The best query found misses by {number(problem.error(best))}; it is proved only that every query misses by at "
@@ -352,7 +353,7 @@ def _evaluated(
 
 def _together(parts: list[Result], eps: float) -> Result:
     """Many rows as one result: the worst status, the largest error, and the verdict on each row in `rows`."""
-    worst: tuple[Status, ...] = ("impossible", "undecided", "solved")
+    worst: tuple[Status, ...] = ("impossible", "impossible within a radius", "undecided", "solved")
     status = next(s for s in worst if any(p.status == s for p in parts))
     first = next(p for p in parts if p.status == status)
     every = f"All {len(parts)} rows: one query each."

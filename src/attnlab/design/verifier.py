@@ -71,7 +71,7 @@ def _judged(certificate: Certificate, keys: Rows, v: Matrix, y: list[Fraction], 
     kind, radius = certificate.get("type"), _radius(certificate.get("radius"))
     cuts = [_cut(cut, keys, radius) for cut in certificate.get("combinations", [])]
     if kind == "separating":
-        bound = _half_space(certificate["direction"], [], v, y)
+        bound = _half_space(certificate["direction"], [], _averaged(keys, v), y)
     elif kind == "convex_combination":
         _check_headline(certificate, cuts[0], len(v))
         bound = _half_space(certificate["direction"], list(zip(cuts, certificate["multipliers"], strict=True)), v, y)
@@ -197,6 +197,14 @@ def _half_space(
     if not any(w):
         raise NotAProof("the direction is zero")
     return min(_rows(w, shares, v, y)) / sum(abs(x) for x in w)
+
+
+def _averaged(keys: Rows, v: Matrix) -> Matrix:
+    """The mean value of each distinct key: equal keys have equal weights, so every output is a mixture of these."""
+    groups: dict[tuple[Number, ...], Matrix] = {}
+    for key, value in zip(keys, v, strict=True):
+        groups.setdefault(tuple(key), []).append(value)
+    return [[sum(column, Fraction(0)) / len(group) for column in zip(*group, strict=True)] for group in groups.values()]
 
 
 def _first_box(bounds: Sequence[Certificate], v: Matrix, y: list[Fraction], eps: Fraction) -> _Box:

@@ -163,15 +163,13 @@ export class ValuePicture extends Picture {
 
   /**
    * Draws a line between the values and a target outside of their hull, as a proof; nothing without one.
-   * @param {Configuration} configuration
-   * @param {{ direction: Vector, target: Vector }} [separation]
+   * @param {{ direction: Vector, target: Vector, bound: number }} [separation]
    */
-  prove({ values }, separation) {
+  prove(separation) {
     const marks = [];
     if (separation?.direction.length === 2) {
       const [wx, wy] = pair(separation.direction, this.axes), y = pair(separation.target, this.axes);
-      const level = Math.max(...values.map((value) => pair(value, this.axes)).map((v) => v[0] * wx + v[1] * wy));
-      const gap = (y[0] * wx + y[1] * wy - level) / (wx ** 2 + wy ** 2);
+      const gap = (separation.bound * (Math.abs(wx) + Math.abs(wy))) / (wx ** 2 + wy ** 2);
       const far = (4 * this.plane.range) / Math.hypot(wx, wy);
       const foot = /** @type {Pair} */ ([y[0] - gap * wx, y[1] - gap * wy]);
       const wall = svg("line", { class: "proof" }), distance = svg("line", { class: "proof gap" });

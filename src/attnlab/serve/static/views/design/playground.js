@@ -13,7 +13,7 @@ import { Weights } from "./weights.js";
 /**
  * @typedef {object} Proof  a certificate that the planes can show
  * @property {{ index: number, weights: number[] }} [combination]  a key that is a mean of others
- * @property {{ direction: Vector, target: Vector }} [separation]  a target outside of the hull of the values
+ * @property {{ direction: Vector, target: Vector, bound: number }} [separation]  a target outside of the hull of the values
  */
 
 export const FRAME = "design-frame"; // the name of the measures of script time per frame
@@ -124,7 +124,7 @@ export class Playground {
 
   #drawProof() {
     this.keys.prove(this.configuration, this.proof.combination);
-    this.values.prove(this.configuration, this.proof.separation);
+    this.values.prove(this.proof.separation);
   }
 
   /** @param {Handle} handle @param {Pair} to */

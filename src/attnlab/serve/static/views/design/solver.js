@@ -201,7 +201,7 @@ export class Solver {
     const { certificate } = found;
     const drawn = certificate?.type === "convex_combination" || (certificate?.type === "separating" && found.target.length === 2);
     const moved = move ? `The query has moved ${found.status === "solved" ? "there" : "to the best one found"}. ` : "";
-    const proof = found.status === "impossible" && drawn ? "The dashed lines show the proof." : "";
+    const proof = drawn ? "The dashed lines show the proof." : "";
     this.answer.replaceChildren(
       h("p", { class: "verdict-line" }, h("strong", {}, found.task), " ", h("span", { class: `badge ${found.status}` }, found.status), " ", this.outdated),
       h("p", {}, `${withSubscripts(found.statement)} ${current ? moved + proof : ""}`),
@@ -213,7 +213,7 @@ export class Solver {
     if (move) this.playground.glide(found.query);
     this.playground.prove({
       combination: certificate?.type === "convex_combination" ? { index: certificate.index, weights: certificate.weights } : undefined,
-      separation: certificate?.type === "separating" ? { direction: certificate.direction, target: found.target } : undefined,
+      separation: certificate?.type === "separating" ? { direction: certificate.direction, target: found.target, bound: found.lower_bound } : undefined,
     });
   }
 
