@@ -117,8 +117,7 @@ class Problem:
         """The values, each replaced by the mean over the keys equal to its own: these have equal weights for every query."""
         groups: dict[tuple[Fraction, ...], int] = {}
         same = [groups.setdefault(tuple(row), len(groups)) for row in self.k.exact]
-        sums = np.array([np.bincount(same, column) for column in self.values.T])
-        return np.asarray((sums / np.bincount(same)).T[same])
+        return np.array([np.bincount(same, column) / np.bincount(same) for column in self.values.T]).T[same]
 
     def judge(self, query: Sequence[Fraction]) -> _Judged:
         """The error of a query in exact arithmetic."""

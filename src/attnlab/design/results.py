@@ -133,9 +133,8 @@ class Result:
         return Group(*parts)
 
     def _repr_html_(self) -> str:
-        head = (
-            f"<b>{html.escape(self.task)}</b>: <b style='color:{_COLOURS[self.status.split()[0]][1]}'>{self.status}</b>"
-        )
+        colour = _COLOURS[self.status.split()[0]][1]
+        head = f"<b>{html.escape(self.task)}</b>: <b style='color:{colour}'>{self.status}</b>"
         tables = html_table(self.facts()) + html_table(self._table())
         return f"<div>{head}<p>{html.escape(self.statement)}</p>{tables}</div>"
 
