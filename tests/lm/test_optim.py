@@ -125,3 +125,54 @@ def test_only_linear_maps_are_made_orthogonal(name: str) -> None:
     ours = {names[id(p)] for p in group["params"]}
     assert {"blocks.0.mlp.up.weight", "blocks.0.attn.out.weight"} <= ours
     assert all(one.endswith(".weight") for one in ours)
+
+
+def quintic(matrix: torch.Tensor) -> torch.Tensor:
+    """Newton-Schulz by singular values, each of which goes through 3.4445 x - 4.775 x^3 + 2.0315 x^5 five times."""
+    u, sizes, v = torch.linalg.svd(matrix / matrix.norm(), full_matrices=False)
+    for _ in range(5):
+        sizes = 3.4445 * sizes - 4.775 * sizes**3 + 2.0315 * sizes**5
+    return u * sizes @ v
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (6, 9), (4, 8), (4, 16), (9, 6), (8, 4), (16, 4)])
+def test_orthogonalising_is_the_quintic_of_the_singular_values(shape: tuple[int, int]) -> None:
+    matrices = torch.randn(3, *shape) * torch.tensor([1e-2, 1.0, 50.0])[:, None, None]
+    expected = torch.stack([quintic(matrix) for matrix in matrices])
+    assert torch.allclose(optim.orthogonalize(matrices), expected, atol=2e-4)
+    assert optim.orthogonalize(torch.zeros(1, *shape)).abs().max() == 0
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (16, 4), (4, 16)])
+def test_two_steps_of_muon_by_hand(shape: tuple[int, int]) -> None:
+    """Decay shrinks weights; Nesterov momentum, orthogonalised, moves them against the gradient, tall ones faster."""
+    lr, momentum, decay = 0.02, 0.9, 0.5
+    parameter, unused = (torch.nn.Parameter(torch.randn(shape)) for _ in range(2))
+    expected, average, kept = parameter.detach().clone(), torch.zeros(shape), unused.detach().clone()
+    muon = optim.Muon([parameter, unused], lr, momentum, decay)
+    for _ in range(2):
+        gradient = torch.randn(shape)
+        parameter.grad = gradient.clone()
+        muon.step()
+        average = momentum * average + (1 - momentum) * gradient
+        update = quintic(momentum * average + (1 - momentum) * gradient)
+        faster = max(1.0, shape[0] / shape[1]) ** 0.5
+        expected = expected * (1 - lr * decay) - lr * faster * update
+        assert torch.allclose(parameter, expected, atol=1e-5)
+    assert torch.equal(unused, kept)  # without a gradient
+
+
+def test_weight_decay_alone_shrinks_the_weights() -> None:
+    parameter = torch.nn.Parameter(torch.ones(4, 4))
+    parameter.grad = torch.zeros(4, 4)
+    optim.Muon([parameter], lr=0.1, weight_decay=0.2).step()
+    assert torch.allclose(parameter, torch.full((4, 4), 0.98))
+
+
+@pytest.mark.parametrize("warmup", [0.01, 0.3, 1.0])
+def test_inverse_sqrt_rises_to_its_peak_and_falls_from_there(warmup: float) -> None:
+    config = TrainConfig(schedule="inverse_sqrt", warmup=warmup)
+    places = [step / 1000 for step in range(1001)]
+    rates = [optim.rate_at(at, config) for at in places]
+    assert rates == pytest.approx([at / warmup if at < warmup else (warmup / at) ** 0.5 for at in places])
+    assert max(rates) == pytest.approx(1)

@@ -163,3 +163,11 @@ def test_the_reports_words(data_folder: Path) -> None:
     counts = count_words(lines)
     assert (len(lines), counts.total(), len(counts)) == (61_530, 1_561_375, 80_659)
     assert Tokenizer.train("word", lines, 0, min_count=3).size == 26_604
+
+
+@pytest.mark.parametrize("missing", [PAD, MASK])
+def test_a_tokenizer_without_one_of_the_symbols_is_refused(missing: str, tmp_path: Path) -> None:
+    stored = CHAR.backend.to_str().replace(f'"{missing}"', '"another"')
+    (tmp_path / "tokenizer.json").write_text(stored, encoding="utf-8")
+    with pytest.raises(CheckpointError, match="lacks the symbols"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
