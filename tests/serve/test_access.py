@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
-from serving import Served, run_async, serving
+from serving import FILES, Served, run_async, serving, serving_process
 from starlette.requests import Request
 from starlette.responses import Response
 
 from attnlab.errors import UserError
-from attnlab.serve.access import BODY_LIMIT, REQUEST_LIMIT, Access, Guard, hosts_of
+from attnlab.serve import access
+from attnlab.serve.access import BODY_LIMIT, CONNECTION_LIMIT, HEADER_LIMIT, REQUEST_LIMIT, Access, Guard, hosts_of
 from attnlab.serve.routes import Options
 from attnlab.serve.server import LIVE_PAGES, bind, create_app
 
@@ -51,6 +54,26 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(served: Serv
 
 
 @pytest.mark.parametrize(
+    "other", ['theme={"a": "b=c\\"; x', 'OWN={"a": 1}', '="', "=;;", pytest.param('a="' + "\\" * 60_000, id="long")]
+)
+def test_cookies_of_other_programs_are_ignored_whatever_they_hold(
+    served: Served, browser: httpx.Client, other: str
+) -> None:
+    ((name, session),) = browser.cookies.items()
+    other = other.replace("OWN", name)
+    for cookies in (f"{other}; {name}={session}", f"{name}={session};{other}"):
+        assert httpx.get(f"{served.base}/design", headers={"cookie": cookies}).status_code == 200
+    assert httpx.get(f"{served.base}/design", headers={"cookie": other}).status_code == 403
+
+
+def test_the_cookie_is_no_token_and_the_token_no_cookie(served: Served, browser: httpx.Client) -> None:
+    ((name, session),) = browser.cookies.items()
+    for headers in ({"authorization": f"Bearer {session}"}, {"cookie": f"{name}={served.token}"}):
+        assert httpx.get(f"{served.base}/design", headers=headers).status_code == 403
+    assert httpx.get(f"{served.base}/design?token={session}").status_code == 403
+
+
+@pytest.mark.parametrize(
     ("path", "location"),
     [
         ("//other.example/?", "/other.example/"),
@@ -75,6 +98,65 @@ def test_another_name_of_the_host_is_refused(browser: httpx.Client, host: str) -
     assert browser.get("/design", headers={"host": host}).status_code in (400, 421)
 
 
+def answer_to(served: Served, *headers: str) -> str:
+    """What is sent in answer to a request with these headers beside the token, until the connection is closed."""
+    bearer = f"Authorization: Bearer {served.token}"
+    with served.connect("GET /design HTTP/1.1", bearer, *headers, "") as connection:
+        received = b""
+        while chunk := connection.recv(2**16):
+            received += chunk
+    return received.decode()
+
+
+def test_a_request_with_two_hosts_is_refused(served: Served) -> None:
+    own = f"Host: {httpx.URL(served.base).netloc.decode()}"
+    assert answer_to(served, own, "Connection: close").startswith("HTTP/1.1 200 ")
+    for hosts in ((own, "Host: attacker.example"), ("Host: attacker.example", own), (own, own)):
+        assert answer_to(served, *hosts, "Connection: close").startswith("HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_long_headers_are_refused(served: Served, count: int) -> None:
+    with served.client() as client:
+        for size, statuses in ((HEADER_LIMIT // 2, {200}), (HEADER_LIMIT + 1000, {400, 431})):
+            headers = [(f"x-{number}", "x" * (size // count)) for number in range(count)]
+            assert client.get("/design", headers=headers).status_code in statuses
+
+
+def test_a_refusal_is_the_last_answer_of_its_connection(served: Served) -> None:
+    with served.connect(*["GET / HTTP/1.1", f"Host: {httpx.URL(served.base).netloc.decode()}", ""] * 2) as connection:
+        received = b"".join(iter(lambda: connection.recv(2**16), b""))
+    assert received.startswith(b"HTTP/1.1 403 ")
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("lines", [(), ("GET / HTTP/1.1", "Host: x")], ids=["nothing", "half"])
+def test_a_request_that_does_not_arrive_in_time_ends_its_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(access, "HEADER_SECONDS", 0.1)
+    with served.connect(*lines) as connection, suppress(ConnectionResetError):
+        assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("count", [1100, 3000])
+def test_connections_that_send_no_whole_request_keep_nobody_out(tmp_path: Path, count: int) -> None:
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files[1] < count + FILES:
+        pytest.skip(f"this system allows {files[1]} open files")
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, files)
+        process, served = stack.enter_context(serving_process(tmp_path))
+        with served.client() as client:
+            assert client.get("/design").status_code == 200
+            for number in range(count):
+                stack.enter_context(served.connect("GET / HTTP/1.1", *["Host: x"] * (number % 2)))
+            assert client.get("/design").status_code == 200  # the connection of this client stays
+        assert httpx.get(f"{served.base}/design").status_code == 403
+        assert len(list(Path(f"/proc/{process.pid}/fd").iterdir())) < 2 * CONNECTION_LIMIT
+
+
 def test_requests_of_another_site_are_refused(served: Served, browser: httpx.Client) -> None:
     client = browser
     foreign = {"origin": "http://attacker.example"}
@@ -94,10 +176,9 @@ def test_a_link_on_another_site_opens_the_page_but_not_what_is_behind_it(browser
 def test_long_requests_are_refused(served: Served) -> None:
     with served.client() as client:
         assert client.post("/api/runs", content=b"x" * (BODY_LIMIT + 1)).status_code == 413
-        pieces = (b"x" * 2**16 for _ in range(BODY_LIMIT // 2**16 + 1))  # sent without a length
-        answer = client.post("/api/design/solve", content=pieces, headers={"content-type": "application/json"})
-        assert answer.status_code == 413
-        assert "longer than" in answer.json()["error"]
+        answer = client.post("/api/design/solve", content=iter([b"{}"]))  # sent without a length
+        assert answer.status_code == 411
+        assert "Content-Length" in answer.json()["error"]
 
 
 def test_more_requests_at_a_time_than_allowed_are_refused_and_may_try_again(tmp_path: Path) -> None:
@@ -110,7 +191,7 @@ def test_more_requests_at_a_time_than_allowed_are_refused_and_may_try_again(tmp_
     app.add_route("/api/slow", slow)
 
     async def check() -> None:
-        guarded = Guard(app, Access("secret", hosts_of([], 80), 80))
+        guarded = Guard(app, Access("secret", "session", "cookie", hosts_of([], 80)))
         given = {"base_url": "http://localhost", "headers": {"authorization": "Bearer secret"}}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), **given) as client:
             waiting = [asyncio.create_task(client.get("/api/slow")) for _ in range(REQUEST_LIMIT)]
@@ -167,7 +248,7 @@ def test_errors_of_the_server_itself_have_the_security_headers_too(tmp_path: Pat
     app.add_route("/api/broken", broken)
 
     async def ask() -> httpx.Response:
-        guarded = Guard(app, Access("secret", hosts_of([], 80), 80))
+        guarded = Guard(app, Access("secret", "session", "cookie", hosts_of([], 80)))
         transport = httpx.ASGITransport(guarded, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.get("/api/broken", headers={"authorization": "Bearer secret"})
@@ -250,3 +331,51 @@ def test_the_command_prints_a_link_opens_the_browser_and_ends_with_ctrl_c(tmp_pa
             assert not file.exists()
         finally:
             process.kill()
+
+
+def test_ctrl_c_ends_the_server_while_requests_are_stuck(tmp_path: Path) -> None:
+    with serving_process(tmp_path) as (process, served), ExitStack() as stack:
+        own = (f"Host: {httpx.URL(served.base).netloc.decode()}", f"Authorization: Bearer {served.token}", "")
+        for place in ("None", "reports"):  # a thread of the server, and a worker
+            stack.enter_context(served.connect(f"GET /api/stuck/{place} HTTP/1.1", *own))
+        wait_for(lambda: len(list(tmp_path.glob("stuck-*"))) == 2)
+        process.send_signal(signal.SIGINT)
+        process.wait(60)  # both would be stuck for an hour
+        assert process.stdout is not None
+        assert "never retrieved" not in process.stdout.read()
+        assert not list(tmp_path.glob("attnlab-*"))
+
+
+def test_temporary_folders_of_killed_servers_are_removed_by_the_next(tmp_path: Path) -> None:
+    def folders() -> set[Path]:
+        return set(tmp_path.glob("attnlab-*"))
+
+    foreign = {tmp_path / f"attnlab-{name}.server" for name in ("unlocked", "shared", "link")}
+    for folder in foreign:
+        elsewhere = tmp_path / "elsewhere" / folder.name
+        (elsewhere if "link" in folder.name else folder).mkdir(mode=0o700, parents=True)
+        if "link" in folder.name:
+            folder.symlink_to(elsewhere)
+        if "unlocked" not in folder.name:
+            (folder / ".lock").touch()
+    (tmp_path / "attnlab-shared.server").chmod(0o770)
+    with serving_process(tmp_path) as (_, _), serving_process(tmp_path) as (killed, served), served.client() as client:
+        assert len(folders() - foreign) == 2
+        client.get("/api/design/sheets")
+        client.post("/api/design/noise", json={})  # starts a worker
+        ours = {folder for folder in folders() if list(folder.glob("attnlab-*"))}
+        assert len(ours) == 1
+        killed.kill()
+        killed.wait()
+        assert ours < folders()
+        with serving_process(tmp_path):
+            wait_for(lambda: not ours & folders())
+            assert foreign < folders()
+            assert len(folders() - foreign) == 2  # of the servers that run
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import httpx
 import pytest
 from serving import Served
 
-from attnlab import registry
+from attnlab import registry, sandbox
 from attnlab.serve import mechanisms
+from attnlab.serve.routes import Forbidden, Options
 
 GOOD = """
 import torch
@@ -23,6 +27,29 @@ class Mean(nn.Module):
         if padding is not None:
             values, seen = values.masked_fill(padding[..., None], 0), seen.masked_fill(padding[..., None], 0)
         return values.cumsum(1) / seen.cumsum(1).clamp(min=1)
+"""
+
+TRYING = f"""{GOOD}
+import pathlib, socket, subprocess
+
+def attempt():
+    errors = ""
+    for act in (
+        lambda: pathlib.Path({{canary!r}}).touch(),
+        lambda: pathlib.Path({{secret!r}}).read_text(),
+        lambda: socket.create_connection(("127.0.0.1", {{port}})),
+        lambda: subprocess.run(["touch", {{canary!r}}]),
+    ):
+        try:
+            act()
+            errors += "none "
+        except Exception as error:
+            errors += type(error).__name__ + " "
+    return errors.strip()
+
+class Trying(Mean):
+    def forward(self, x):
+        raise RuntimeError(attempt())
 """
 
 
@@ -98,7 +125,7 @@ def test_a_pasted_class_is_audited(coding: Served) -> None:
         ("this is not python", "the code defines no class, so it was not run"),  # it is an expression
         ("import sys\nsys.exit(3)", "the code defines no class, so it was not run"),
         ("class A: pass\nraise SystemExit(3)", "cannot be loaded: SystemExit: 3"),
-        ("class A: pass\nimport os\nos.kill(os.getpid(), 9)", "it ended by SIGKILL"),
+        ("class A: pass\nimport os\nos.kill(os.getpid(), 9)", "cannot be loaded: PermissionError"),
         ("class A(:", "the code cannot be read"),
         pytest.param("(" * 5000, "the code cannot be read", id="deep"),
         ("class A: pass\nimport os\nos._exit(3)", "exit code 3"),
@@ -115,3 +142,29 @@ def test_pasted_input_has_limits(coding: Served) -> None:
     assert paste(coding, "x" * 100_001).status_code == 422
     assert paste(coding, "").status_code == 422
     assert paste(coding, GOOD, class_name="../x").status_code == 422
+
+
+def test_a_pasted_class_can_neither_write_files_nor_reach_other_programs(coding: Served, tmp_path: Path) -> None:
+    secret, canary = tmp_path / "secret.txt", tmp_path / "canary"
+    secret.write_text("not for others")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0)
+        code = TRYING.format(canary=str(canary), secret=str(secret), port=listening.getsockname()[1])
+        answer = paste(coding, f"{code}\nraise RuntimeError(attempt())")
+        assert answer.status_code == 422
+        assert answer.json()["error"].endswith(f"RuntimeError: {'PermissionError ' * 4}".strip())
+        answer = paste(coding, code)  # the class tries when it is called, in the audit
+        assert answer.json()["verdict"] == "fail"
+        assert "PermissionError PermissionError" in answer.json()["html"]
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+    assert not canary.exists()
+
+
+def test_without_a_sandbox_pasted_code_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "missing", lambda: "this kernel has no Landlock")
+    with pytest.raises(
+        Forbidden, match=r"^pasted code needs a sandbox, .*\(this kernel has no Landlock\): .+"
+    ) as error:
+        mechanisms.audit_pasted(Options(allow_code=True), mechanisms.Pasted(GOOD))
+    assert "\n" not in str(error.value)

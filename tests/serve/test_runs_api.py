@@ -101,6 +101,28 @@ def test_a_run_and_several_runs_have_curves(client: httpx.Client) -> None:
     assert client.get("/api/comparison", params={"name": ["mine"]}).status_code == 422
 
 
+def test_a_comparison_of_runs_outside_of_the_folder_is_not_shown(client: httpx.Client, shelf: Path) -> None:
+    folder, outside = shelf / "comparison", shelf.parent / "elsewhere"
+    shutil.copytree(shelf / "recall-1", folder)
+    shutil.copytree(shelf / "recall-1" / "pretrain", outside)
+    (shelf / "led-out").symlink_to(outside)
+    stored = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    try:
+        for run, is_shown in (
+            (shelf / "recall-1" / "pretrain", True),
+            (outside, False),
+            (shelf / ".." / "elsewhere", False),
+            (shelf / "led-out", False),
+        ):
+            stored["plan"]["runs"] = {"dot/0": str(run)}
+            (folder / "study.json").write_text(json.dumps(stored), encoding="utf-8")
+            reseal(folder)
+            assert ("No report." not in _report(client, "comparison")["markup"]) == is_shown, run
+    finally:
+        (shelf / "led-out").unlink()
+        shutil.rmtree(folder)
+
+
 def test_the_output_of_report_opens_again(client: httpx.Client, shelf: Path) -> None:
     assert "2 runs side by side" in _report(client, "report-1")["markup"]
 

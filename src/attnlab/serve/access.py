@@ -1,13 +1,14 @@
 """Who may talk to the server, and how much.
 
 The server runs code with the rights of its user, and every page that a browser shows may send requests to it. So every
-request must name this server as its host (against DNS rebinding) and carry the secret of this start: as a cookie, which a
-link with `?token=` sets, or as a bearer token. A request that another site's page makes is refused by its origin. There
-are no CORS headers. Requests are limited in size and number.
+request must name this server as its host (against DNS rebinding) and carry a secret of this start: the token, in a link or
+as a bearer token, or the session, in a cookie that the link sets. A request that another site's page makes is refused by its
+origin. There are no CORS headers. Requests and connections are limited in size, time and number.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,10 +18,13 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 BODY_LIMIT = 2**20  # bytes of a request
+HEADER_LIMIT = 2**16  # bytes of its headers
+HEADER_SECONDS = 10.0  # for them to arrive
 REQUEST_LIMIT = 64  # requests at a time
-_TOO_LONG = f"the request is longer than {BODY_LIMIT:,} bytes"
+CONNECTION_LIMIT = 128  # a few times as many files are open while others are accepted; systems allow 1,024, macOS 256
 _SAFE = ("GET", "HEAD")
 _HEADERS = {
     "content-security-policy": (
@@ -37,20 +41,22 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Access:
-    """The secret of this start, and the hosts, with their port, by which the server may be called."""
+    """The secrets of this start, and the hosts, with their port, by which the server may be called."""
 
     token: str
+    session: str  # the value of the cookie, not the token: browsers send cookies to every port of a host
+    cookie: str  # its name, which has the port in it
     hosts: frozenset[str]
-    port: int
-
-    @property
-    def cookie(self) -> str:
-        """The name of the cookie; browsers do not tell ports apart, so it has the port in it."""
-        return f"attnlab-{self.port}"
 
     def knows(self, token: str) -> bool:
         """Whether this is the token."""
         return hmac.compare_digest(token.encode(), self.token.encode())
+
+    def knows_cookie(self, headers: Iterable[str]) -> bool:
+        """Whether the session is in these Cookie headers; the cookies of other programs are ignored, whatever they hold."""
+        pairs = (pair.strip().partition("=") for header in headers for pair in header.split(";"))
+        values = [value.encode() for name, _, value in pairs if name == self.cookie]
+        return any(hmac.compare_digest(value, self.session.encode()) for value in values)
 
 
 def hosts_of(names: Iterable[str], port: int) -> frozenset[str]:
@@ -87,7 +93,7 @@ class Guard:
             return
         self.running += 1
         try:
-            await _limited(self.app, scope, receive, with_headers)
+            await self.app(scope, receive, with_headers)
         finally:
             self.running -= 1
 
@@ -100,20 +106,24 @@ class Guard:
             return self._enter(request)
         if not self._may(request):
             return refusal(403, "no access: open the link that attnlab printed, with its token")
+        if sum(len(name) + len(value) for name, value in request.headers.raw) > HEADER_LIMIT:
+            return refusal(431, f"the headers of the request are longer than {HEADER_LIMIT:,} bytes")
+        if "transfer-encoding" in request.headers:
+            return refusal(411, "the request does not say its length: send it with Content-Length")
         length = request.headers.get("content-length", "0")
         if not length.isdigit() or int(length) > BODY_LIMIT:
-            return refusal(413, _TOO_LONG)
+            return refusal(413, f"the request is longer than {BODY_LIMIT:,} bytes")
         if self.running >= REQUEST_LIMIT:
             return refusal(429, "too many requests at a time: try again")
         return None
 
     def _may(self, request: Request) -> bool:
-        """Whether a request has the token and does not come from another site."""
+        """Whether a request has a secret and does not come from another site."""
         headers = request.headers
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.access.knows(token)
-        known = self.access.knows(request.cookies.get(self.access.cookie, ""))
+        known = self.access.knows_cookie(headers.getlist("cookie"))
         origin, own = headers.get("origin"), f"http://{headers['host'].lower()}"
         if request.method not in _SAFE and origin != own:
             return False
@@ -129,32 +139,29 @@ class Guard:
         # The path has been decoded. "//other.example" and "/\\other.example" would lead elsewhere.
         path = "/" + quote(request.scope["path"].lstrip("/"), safe="/:@")
         answer = Response(status_code=303, headers={"location": path + (f"?{rest}" if rest else "")})
-        answer.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="lax")
+        answer.set_cookie(self.access.cookie, self.access.session, httponly=True, samesite="lax")
         return answer
-
-
-async def _limited(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request; a body that says no length is cut off at the limit, and refused."""
-    read, started = 0, False
-
-    async def limited() -> Message:
-        nonlocal read
-        message = await receive()
-        read += len(message.get("body", b""))
-        return message if read <= BODY_LIMIT else {"type": "http.disconnect"}
-
-    async def answer(message: Message) -> None:
-        nonlocal started
-        if started or read <= BODY_LIMIT:
-            started = True
-            await send(message)
-
-    await app(scope, limited, answer)
-    if not started and read > BODY_LIMIT:
-        await refusal(413, _TOO_LONG)(scope, receive, send)
 
 
 def refusal(status: int, message: str) -> Response:
     """An answer that says in one line why there is no other; with 429 the client may try again."""
-    headers = {"retry-after": "1"} if status == 429 else None
+    closing = {"connection": "close"}  # clients without access get one answer per connection
+    headers = {429: {"retry-after": "1"}, 403: closing, 421: closing}.get(status)
     return JSONResponse({"error": message}, status, headers)
+
+
+class Connection(H11Protocol):
+    """A connection whose first request must arrive in time; later ones come only from clients with access."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a request; of too many connections, close the oldest that has sent none."""
+        super().connection_made(transport)
+        self.late = self.loop.call_later(HEADER_SECONDS, self._close_if_waiting)
+        waiting = [other for other in self.connections if isinstance(other, Connection) and not other.cycle]
+        if len(self.connections) > CONNECTION_LIMIT and waiting:
+            min(waiting, key=lambda other: other.late.when())._close_if_waiting()
+
+    def _close_if_waiting(self) -> None:
+        if not self.cycle:
+            self.connections.discard(self)
+            self.transport.abort()

@@ -25,8 +25,9 @@ from attnlab.report.runs import document as document_of_runs
 from attnlab.report.runs import entry_document, side_by_side
 from attnlab.report.words import capital
 from attnlab.serve.routes import Options, Query, Route, RunName
+from attnlab.serve.worker import in_thread
 from attnlab.store import listing
-from attnlab.store.folders import is_locked, reporting_damage
+from attnlab.store.folders import is_locked, read_json, reporting_damage
 from attnlab.store.listing import Entry
 from attnlab.store.records import read
 
@@ -35,15 +36,8 @@ _LIST_PAUSE = 2.0  # and at all of them
 _SECONDS = 120.0  # for a report
 _PAGES = ("report.html", "look.html", "heads.png", "patterns.png", "README.md", "predictions.txt", "losses.csv")
 _WATCHED = (
-    "result.json",
-    "metrics.jsonl",
-    "config.json",
-    "study.json",
-    "manifest.json",
-    "bench.json",
-    "reach.json",
-    "report.json",
-    "calibration.json",
+    *("result.json", "metrics.jsonl", "config.json", "study.json", "manifest.json"),
+    *("bench.json", "reach.json", "report.json", "calibration.json"),
 )
 _PARTS = ("checkpoints", "model", "best", "code")  # folders inside a run that are not runs
 _DEPTH = 4
@@ -116,7 +110,7 @@ class Comparison(Struct, frozen=True):
 def report(options: Options, query: RunQuery) -> Report:
     """The report of a run, study or other folder, as far as it has come."""
     entry = listing.read(options.folder(query.name))
-    document, markup = _rendered(entry)
+    document, markup = _rendered(options, entry)
     files = [] if entry.kind == "link" else [path for name in _PAGES if (path := entry.path / name).is_file()]
     return Report(_relative(entry, options.root), markup, document.command, entry.path, files)
 
@@ -132,12 +126,12 @@ def compare(options: Options, query: RunsQuery) -> Comparison:
         return Comparison(as_fragment(document), document.command)
 
 
-def _rendered(entry: Entry) -> tuple[Document, str]:
+def _rendered(options: Options, entry: Entry) -> tuple[Document, str]:
     """The report of an entry with its markup, or what is known about it with the reason why there is no report."""
     notices = []
     try:
         with reporting_damage(entry.path):
-            if document := _stored_report(entry):
+            if document := _stored_report(options, entry):
                 return document, as_fragment(document)
     except AttnlabError as error:
         notices = [Notice("No report.", str(error))]
@@ -148,9 +142,11 @@ def _rendered(entry: Entry) -> tuple[Document, str]:
     return document, as_fragment(document)
 
 
-def _stored_report(entry: Entry) -> Document | None:
+def _stored_report(options: Options, entry: Entry) -> Document | None:
     path = entry.path
     if entry.kind == "study" and entry.state == "complete":
+        for run in read_json(path / "study.json")["plan"].get("runs", {}).values():  # of others, in a comparison
+            options.folder(os.path.relpath(run, options.root.resolve()))
         return studies.document_of(path)
     if entry.kind == "classifier" and entry.state == "complete":
         from attnlab.hf.documents import read_classification  # which imports numpy
@@ -207,7 +203,7 @@ async def follow(options: Options, query: RunQuery) -> AsyncGenerator[Change | N
         if not changed:
             yield None
             continue
-        entry = await asyncio.to_thread(listing.read, folder)
+        entry = await in_thread(listing.read, folder)
         yield Change(entry.state, entry.progress, entry.loss, entry.when)
         if entry.state == "complete":
             return
@@ -225,7 +221,7 @@ async def _changes(folder: Path, pause: float) -> AsyncGenerator[bool]:
     """True at first and after every change of a run below a folder, False where nothing changed for a while."""
     before: object = None
     while True:
-        now = await asyncio.to_thread(lambda: tuple(_signature(folder, _DEPTH)))
+        now = await in_thread(lambda: tuple(_signature(folder, _DEPTH)))
         yield now != before
         before = now
         await asyncio.sleep(pause)

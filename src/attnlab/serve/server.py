@@ -7,9 +7,12 @@ sent as JSON. The server itself imports neither numpy nor torch.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import inspect
 import ipaddress
+import os
 import secrets
+import shutil
 import socket
 import sys
 import tempfile
@@ -34,16 +37,17 @@ from starlette.routing import Route as Address
 from attnlab.errors import AttnlabError, UserError, one_line
 from attnlab.report.html import script, style
 from attnlab.serve import ask, design, mechanisms, runs
-from attnlab.serve.access import Access, Guard, hosts_of, refusal
+from attnlab.serve.access import CONNECTION_LIMIT, HEADER_LIMIT, Access, Connection, Guard, hosts_of, refusal
 from attnlab.serve.routes import Forbidden, NotFound, Options, Q, Route, WorkerName
-from attnlab.serve.worker import Busy, TimeLimit, Worker, import_all
-from attnlab.store.folders import digest
+from attnlab.serve.worker import Busy, TimeLimit, Worker, import_all, in_thread
+from attnlab.store.folders import digest, locked
 from attnlab.store.records import encode_line
 
 VIEWS = ("design", "ask", "runs", "mechanisms")
 ROUTES = (*design.ROUTES, *ask.ROUTES, *runs.ROUTES, *mechanisms.ROUTES)
 LIVE_PAGES = 24  # event streams at a time
 _POLL = 0.25  # seconds between looks at whether a client is still there
+_CLOSE = 1  # seconds for requests to end, and then for workers, when the server does
 _SILENCE = 15.0  # seconds after which a comment shows that the server is there
 _STATUS: tuple[tuple[type[AttnlabError], int], ...] = (
     (NotFound, 404),
@@ -68,7 +72,7 @@ def create_app(options: Options) -> Starlette:
         yield
         if warming:
             warming.cancel()
-        await asyncio.to_thread(lab.close)
+        await asyncio.wait({asyncio.create_task(in_thread(lab.close))}, timeout=_CLOSE)
 
     app = Starlette(
         routes=[
@@ -123,7 +127,7 @@ class Lab:
         if inspect.isasyncgenfunction(task):
             return await self._events(request, task(*arguments))
         if route.worker is None:
-            content = await asyncio.to_thread(task, *arguments)
+            content = await in_thread(task, *arguments)
             return Response(encode_line(content), media_type="application/json")
         worker = self.workers[route.worker]
         if inspect.isgeneratorfunction(task):
@@ -299,14 +303,17 @@ def make_server(options: Options, bound: socket.socket, host: str) -> tuple[uvic
     address, port = bound.getsockname()[:2]
     names = _own_names(bound.family) if ipaddress.ip_address(address.partition("%")[0]).is_unspecified else [host]
     names = [f"[{name}]" if ":" in name else name for name in names]
-    access = Access(secrets.token_urlsafe(32), hosts_of(names, port), port)
+    access = Access(secrets.token_urlsafe(32), secrets.token_urlsafe(32), f"attnlab-{port}", hosts_of(names, port))
     config = uvicorn.Config(
         Guard(create_app(options), access),
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=_CLOSE,
         ws="none",
+        http=Connection,
+        h11_max_incomplete_event_size=HEADER_LIMIT,
+        backlog=CONNECTION_LIMIT,
     )
     return uvicorn.Server(config), [f"http://{name}:{port}/?token={access.token}" for name in names]
 
@@ -327,6 +334,7 @@ def run(options: Options, host: str, port: int, say: Callable[..., None], *, bro
     """Serve until Ctrl-C."""
     bound = bind(host, port)
     server, links = make_server(options, bound, host)
+    bound.listen()  # so that a browser waits for the server instead of failing
     say(f"Open {links[0]}")
     for link in links[1:]:
         say(f"or   {link}")
@@ -336,9 +344,29 @@ def run(options: Options, host: str, port: int, say: Callable[..., None], *, bro
         )
     say("Press Ctrl-C to stop.")
     sys.stdout.flush()  # whoever reads it from a pipe needs the link now
-    bound.listen()  # so that a browser waits for the server instead of failing
-    with _opened(links[0]) if browser else nullcontext():
+    with _temporary_folder(), _opened(links[0]) if browser else nullcontext():
         server.run(sockets=[bound])
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[None]:
+    """A folder for all temporary files of the server and its workers; those of servers that were killed are removed."""
+    for lock in Path(tempfile.gettempdir()).glob("attnlab-*.server/.lock"):
+        with suppress(OSError):
+            status = lock.parent.lstat()
+            if status.st_uid == os.getuid() and not status.st_mode & 0o077:  # which excludes links
+                with lock.open("rb") as stream:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its server runs
+                    shutil.rmtree(lock.parent, ignore_errors=True)
+    new = Path(tempfile.mkdtemp(prefix="attnlab-"))
+    with locked(new):
+        own = new.rename(f"{new}.server")  # not before it is locked
+        tempfile.tempdir = str(own)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
+            shutil.rmtree(own, ignore_errors=True)
 
 
 @contextmanager

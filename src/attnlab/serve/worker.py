@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from concurrent.futures import Future
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, TypeVar
 
 from attnlab.errors import AttnlabError
 from attnlab.store.records import encode_line
 from attnlab.supervisor import Child, ChildError, Done, Item, name_of, typed_arguments
 from attnlab.terminal import unexpected
 
+_T = TypeVar("_T")
 _Put = Callable[[Item | Done | Exception], None]
 _GRACE = 2.0  # seconds for a cancelled task to stop
 _ENDED = "the computation ended unexpectedly, perhaps for lack of memory: try again with less"
@@ -81,7 +84,7 @@ class Worker:
             sent = stays = False
             try:
                 async with asyncio.timeout(timeout):
-                    await asyncio.to_thread(child.send, _run_task, name_of(task), list(arguments))
+                    await in_thread(child.send, _run_task, name_of(task), list(arguments))
                     sent = True
                     while isinstance(message := await _receive(child), Item):
                         put(message)
@@ -102,7 +105,7 @@ class Worker:
             finally:
                 if not stays:
                     self._child = None
-                    asyncio.get_running_loop().run_in_executor(None, child.end)
+                    threading.Thread(target=child.end, daemon=True).start()
 
     def _started(self) -> Child:
         """The process, or a new one if it has ended."""
@@ -117,6 +120,21 @@ class Worker:
         self.most_waiting = 0
         if self._child is not None:
             self._child.end()
+
+
+async def in_thread(function: Callable[..., _T], *arguments: Any) -> _T:
+    """The value of a function that a thread calls; unlike those of asyncio, it does not keep the server from ending."""
+    value = Future[_T]()
+    value.set_running_or_notify_cancel()
+
+    def call() -> None:
+        try:
+            value.set_result(function(*arguments))
+        except BaseException as error:
+            value.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return await asyncio.wrap_future(value)
 
 
 async def _receive(child: Child) -> Item | Done:
@@ -139,10 +157,8 @@ async def _stop(child: Child) -> bool:
         async with asyncio.timeout(_GRACE):
             while isinstance(await _receive(child), Item):
                 pass
-    except (TimeoutError, ChildError, OSError):
-        return False
-    except AttnlabError:  # of the task, which has then ended
-        pass
+    except (TimeoutError, OSError, ValueError, AttnlabError) as error:  # the task has ended, or `close` its process
+        return isinstance(error, AttnlabError) and not isinstance(error, ChildError)
     return True
 
 
