@@ -20,7 +20,7 @@ def serve(
     port: Annotated[opt.Whole, about("Port; 0 takes a free one.")] = 8642,
     browser: Annotated[bool, about("Open the page in the browser.")] = False,
     trust_code: opt.TrustCode = False,
-    allow_code: Annotated[bool, about("Allow the page to run pasted code, in processes with limits.")] = False,
+    allow_code: Annotated[bool, about("Allow the page to run pasted code, in a sandbox.")] = False,
 ) -> None:
     """Serve a web page to design attention, ask models and compare runs.
 

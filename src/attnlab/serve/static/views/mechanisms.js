@@ -190,8 +190,8 @@ const pasting = (allowed, signal) => {
   }, signal);
   return h("section", { "aria-labelledby": "own-class" }, heading,
     h("p", {}, "Paste a module that is built as Class(n_embd, n_head, block_size) and turns vectors (batch, tokens, n_embd) into others."
-      + " It runs in a process of its own, for at most 60 seconds and with 2 GB of memory."
-      + " These limits stop mistakes, not attacks: run only code that you have read."),
+      + " It runs in a sandbox, for at most 60 seconds and with 2 GB of memory:"
+      + " it cannot read your files, write any, start programs or use the network."),
     h("label", { class: "code" }, "Code", code),
     h("div", { class: "controls" }, h("label", {}, "Class", name), button),
     status, place);
