@@ -12,7 +12,7 @@ SLOWER := faults hf inside kernels measure studies trust cli/test_cli.py corpora
 	stats/test_resampling.py store/test_runs_verb.py store/test_usercode.py test_bench_words.py test_course_table.py \
 	test_malformed.py test_package.py test_reader.py
 
-.PHONY: run quick test test-fast test-slow faults cluster processes notebooks browser screenshots check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
+.PHONY: run quick test test-fast test-slow faults cluster processes notebooks browser screenshots mutate check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
 run: setup-run
 	$(BIN)/attnlab run
 
@@ -53,6 +53,10 @@ browser: setup
 # The pictures of the tour in README.md, from a quick run; needs Chromium.
 screenshots: setup
 	$(BIN)/python tools/screenshots.py
+
+# Which small changes to the source the tests notice; not part of CI. ROOMS="optim stats", SAMPLE=40 and SEED=1 for a part.
+mutate: setup
+	$(TEST_ENV) CI=true $(BIN)/python tools/mutate.py $(ROOMS) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),0)
 
 check: setup
 	$(BIN)/ruff format --check .

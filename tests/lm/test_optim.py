@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,3 +177,86 @@ def test_inverse_sqrt_rises_to_its_peak_and_falls_from_there(warmup: float) -> N
     rates = [optim.rate_at(at, config) for at in places]
     assert rates == pytest.approx([at / warmup if at < warmup else (warmup / at) ** 0.5 for at in places])
     assert max(rates) == pytest.approx(1)
+
+
+def test_schedules_by_hand() -> None:
+    def rates(**settings: Any) -> list[float]:
+        config = TrainConfig(**{"warmup": 0.1, "decay": 0.5, **settings})
+        return [optim.rate_at(at, config) for at in (0.0, 0.05, 0.3, 0.75, 1.0)]
+
+    assert rates(schedule="constant") == pytest.approx([0, 0.5, 1, 1, 1])
+    assert rates(schedule="linear") == pytest.approx([0, 0.5, 1, 0.5, 0])
+    assert rates(schedule="sqrt") == pytest.approx([0, 0.5, 1, 1 - 0.5**0.5, 0])
+    assert rates(schedule="inverse_sqrt") == pytest.approx([0, 0.5, (1 / 3) ** 0.5, (0.1 / 0.75) ** 0.5, 0.1**0.5])
+    assert rates(schedule="linear", decay=0.0) == pytest.approx([0, 0.5, 1, 1, 1])
+    assert rates(schedule="linear", warmup=0.0) == pytest.approx([1, 1, 1, 0.5, 0])
+
+
+def test_a_cosine_with_a_horizon_counts_epochs() -> None:
+    """After half of its horizon it is at a half, at the horizon at a tenth, and after twice the horizon at its peak."""
+    config = TrainConfig(warmup=0.0, schedule="cosine", horizon=4.0, epochs=8.0)
+    assert [optim.rate_at(at, config) for at in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([1, 0.5, 0.1, 1])
+    assert optim.rate_at(0.25, config, epochs=4.0) == pytest.approx(0.5)  # only a run in steps is told its epochs
+    in_steps = replace(config, steps=100)
+    assert optim.rate_at(0.25, in_steps, epochs=4.0) == pytest.approx(0.1)
+    assert optim.rate_at(0.25, in_steps) == pytest.approx(0.5)
+
+
+def test_rates_are_shares_of_each_groups_peak() -> None:
+    config = resolve("small", given={"model": {"n_layer": 1, "n_embd": 32}})
+    optimizers = optim.make_optimizers(LanguageModel(config.model), config.train)
+    for share in (0.5, 0.25):
+        optim.set_rates(optimizers, share)
+        assert [group["lr"] for group in optimizers["muon"].param_groups] == [share * config.train.muon_lr]
+        assert [group["lr"] for group in optimizers["adamw"].param_groups] == [share * config.train.lr] * 2
+
+
+def test_the_moving_average_by_hand(tiny: RunConfig) -> None:
+    model = LanguageModel(tiny.model)
+    name, weight = next(iter(model.named_parameters()))
+    average = optim.Average(model, decay=0.5)
+    expected = weight.detach().clone()
+    for step, decay in ((1, 2 / 11), (2, 3 / 12), (20, 0.5)):  # early steps forget faster
+        with torch.no_grad():
+            weight.normal_()
+        expected = decay * expected + (1 - decay) * weight.detach()
+        average.update(step)
+        assert torch.allclose(average.tensors[name], expected, atol=1e-6)
+    current = weight.detach().clone()
+    average.swap()
+    assert torch.allclose(weight, expected, atol=1e-6)
+    assert torch.equal(average.tensors[name], current)
+    stored = {key: torch.full_like(value, 2.0) for key, value in average.tensors.items()}
+    average.load(stored)
+    assert average.tensors[name].eq(2).all()
+    with pytest.raises(CheckpointError, match="the averaged weights"):
+        average.load({name: stored[name]})
+
+
+def test_a_pair_of_optimizers_steps_as_each_alone() -> None:
+    def parameters() -> list[torch.nn.Parameter]:
+        return [torch.nn.Parameter(torch.full((2, 2), size)) for size in (1.0, 2.0)]
+
+    pair, alone = parameters(), parameters()
+    both = optim.OptimizerPair(torch.optim.SGD([pair[0]], lr=0.1), torch.optim.SGD([pair[1]], lr=0.2))
+    assert [group["lr"] for group in both.param_groups] == [0.1, 0.2]
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(both, gamma=0.5)
+    for share in (1.0, 0.5):
+        for parameter in pair:
+            parameter.grad = torch.ones(2, 2)
+        both.step()
+        scheduler.step()
+        with torch.no_grad():
+            for parameter, rate in zip(alone, (0.1, 0.2), strict=True):
+                parameter -= share * rate
+        assert all(torch.allclose(a, b) for a, b in zip(pair, alone, strict=True))
+
+
+def test_the_state_of_parameters_that_were_never_used_is_zero(tiny: RunConfig) -> None:
+    optimizers = optim.make_optimizers(LanguageModel(tiny.model), tiny.train)
+    tensors = optim.state_tensors(optimizers)
+    count = {name: sum(len(group["params"]) for group in one.param_groups) for name, one in optimizers.items()}
+    assert len(tensors) == count["muon"] + 3 * count["adamw"]
+    assert all(tensor.abs().max() == 0 for tensor in tensors.values())
+    assert {key.rsplit("/", 1)[1] for key in tensors} == {"momentum", "step", "exp_avg", "exp_avg_sq"}
+    assert tensors["adamw/0/step"].shape == ()
