@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,14 @@ HOSTILE = "a\x1b[2J\x1b]0;title\x07b\x9b31m\u202ec\ud800"
 
 def test_control_characters_are_written_out() -> None:
     assert printable("a\x1b[2J\tb\nc\x9b\u202e\u2066é\udcff") == "a\\x1b[2J\tb\nc\\x9b\\u202e\\u2066é\\udcff"
+
+
+def test_zero_columns_are_as_many_as_without_the_setting() -> None:
+    program = "from attnlab.terminal import Terminal; Terminal().print('twelve words')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "COLUMNS": "0"}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "twelve words\n"
 
 
 def test_the_console_escapes_texts_and_keeps_its_own_styles() -> None:

@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from attnlab.errors import ConfigError, cut, unknown
+from attnlab.reading import read_bytes
 from attnlab.store import usercode
 
 Settings = Mapping[str, Any]  # nested tables of settings as TOML, JSON or the command line give them, not yet checked
@@ -336,7 +337,7 @@ def preset_names() -> list[str]:
 def read_toml(path: Path) -> Settings:
     """Read a settings file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_bytes(path).decode())
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such settings file") from None
     except OSError as error:

@@ -20,6 +20,9 @@ from rich.segment import Segment
 from attnlab import __version__
 from attnlab.errors import UNEXPECTED, USER_MODULE, cut
 
+if not os.environ.get("COLUMNS", "unset").strip("0"):
+    del os.environ["COLUMNS"]  # in 0 columns rich prints nothing
+
 # C0 without tab and newline, DEL and C1, Unicode's line separators and direction controls, surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from pathlib import Path
 
@@ -85,6 +86,47 @@ def test_other_splits_are_not_trained_on(tmp_path: Path, names: tuple[str, str])
     assert documents(tmp_path / f"data/{other}.jsonl") == ["no"]
     path.rename(tmp_path / "data/latest.jsonl")  # no other split, and no name of one
     assert len(documents(tmp_path)) == 3
+
+
+def test_only_columns_of_strings_are_text(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = [pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()]
+    for column in (*(pyarrow.array(TEXTS, kind) for kind in kinds), pyarrow.array(TEXTS).dictionary_encode()):
+        with pyarrow.OSFile(str(tmp_path / "a.arrow"), "wb") as sink:
+            table = pyarrow.table({"text": column})
+            with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+        assert documents(tmp_path / "a.arrow") == TEXTS
+    for values in ([b"Alice"], [["Alice", "Bob"]], [{"a": "Alice"}], [7]):
+        parquet.write_table(pyarrow.table({"text": values}), tmp_path / "a.parquet")
+        with pytest.raises(DataError, match="the column 'text' is .*, not string"):
+            documents(tmp_path / "a.parquet")
+
+
+def test_forged_columns_are_refused(tmp_path: Path) -> None:
+    import pyarrow
+
+    table = pyarrow.table({"text": ["aa", "bb"]})
+    with pyarrow.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    sound = (tmp_path / "a.arrow").read_bytes()
+    offsets = struct.pack("<3i", 0, 2, 4)
+    assert sound.count(offsets) == sound.count(b"aabb") == 1
+    for old, new in ((offsets, struct.pack("<3i", 0, 2, 60)), (b"aabb", b"aab\xff")):
+        (tmp_path / "a.arrow").write_bytes(sound.replace(old, new))
+        with pytest.raises(DataError, match="cannot be read"):
+            documents(tmp_path / "a.arrow")
+
+
+def test_a_saved_dataset_names_only_its_own_files(tmp_path: Path) -> None:
+    (tmp_path / "private.arrow").write_bytes(b"")
+    (tmp_path / "saved").mkdir()
+    for name in ("../private.arrow", str(tmp_path / "private.arrow")):
+        (tmp_path / "saved" / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        with pytest.raises(DataError, match="names a file outside the folder"):
+            open_text(tmp_path / "saved")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ else has changed.
 from __future__ import annotations
 
 import argparse
+import codecs
 import itertools
 import json
 import multiprocessing
@@ -19,6 +20,7 @@ import random
 import re
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -319,6 +321,143 @@ def tells(said: Outcome, right: Outcome) -> bool:
     return any(word in said.out + said.err and word not in right.out + right.err for word in words)
 
 
+# Special files ----------------------------------------------------------------------------------------------------
+
+HUGE = 40 * 2**30  # bytes; a hole takes no space on the disk
+TOLD = re.compile("damaged|cannot be read|falling back|not a run|there is no file|is a link")
+IN_TIME = 30  # seconds; ten times what the slowest of these commands takes
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "FIFO": os.mkfifo,
+    "/dev/zero": lambda path: path.symlink_to("/dev/zero"),
+    "folder": Path.mkdir,
+    "40 GB": lambda path: (path.touch(), os.truncate(path, HUGE)),
+    "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o666),
+    "dangling": lambda path: path.symlink_to("nowhere"),
+    "unreadable": lambda path: path.touch(0o000),
+}
+MODEL = (
+    "manifest.json",
+    *(f"model/{name}" for name in ("manifest.json", "config.json", "tokenizer.json", "model.safetensors")),
+)
+SHEET = """
+tolerance = 0.05
+keys = [[1, 0], [0, 1]]
+values = [[1, 2], [3, 4]]
+[[task]]
+name = "a"
+ask = "select"
+index = 0
+"""
+LINES = "Ada Lovelace was born in London.\nAlan Turing was born in London too.\n" * 20
+OWN = {
+    "text.txt": LINES,
+    "text.jsonl": '{"text": "Ada Lovelace was born in London."}\n',
+    "exam.tsv": "Where was Ada Lovelace born?\tLondon\n",
+    "predictions.txt": "London\n",
+    "settings.toml": TINY,
+    "sheet.toml": SHEET,
+    "answers/ada.toml": "a = [50, 0]\n",
+    "keys.csv": "1,0\n0,1\n",
+    "rule.py": "class Rule:\n    pass\n",
+}
+NEW = ("--config", "settings.toml", "--out", "new")
+
+# Verb: state and folder, command, and the files that are replaced, one at a time.
+VERBS: tuple[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...], tuple[str, ...]], ...] = (
+    ("runs", AFTER[:2], ("runs", "."), ("finetune/manifest.json", "finetune/config.json", "finetune/result.json")),
+    ("runs (stopped)", (("stopped", "pretrain"),), ("runs", "."), ("pretrain/metrics.jsonl", "pretrain/.lock")),
+    (
+        "runs show",
+        AFTER[:2],
+        ("runs", "show", "finetune", "--json"),
+        ("finetune/manifest.json", "finetune/metrics.jsonl"),
+    ),
+    ("report", AFTER[:2], ("report", "finetune", "--json"), ("finetune/config.json", "finetune/metrics.jsonl")),
+    ("ask", AFTER[:2], ("ask", "finetune", QUESTION), tuple(f"finetune/{name}" for name in MODEL)),
+    ("generate", AFTER[:2], ("generate", "finetune", "Ada"), tuple(f"finetune/{name}" for name in MODEL)),
+    ("look", AFTER[:2], ("look", "finetune", QUESTION), ("finetune/manifest.json", "finetune/model/tokenizer.json")),
+    (
+        "evaluate",
+        AFTER[:2],
+        ("evaluate", "finetune", "--exam", "exam.tsv", "--out", "new"),
+        ("finetune/config.json", "exam.tsv"),
+    ),
+    (
+        "resume",
+        (("stopped", "pretrain"),),
+        ("resume", "pretrain"),
+        ("pretrain/manifest.json", "pretrain/config.json", "pretrain/metrics.jsonl", "pretrain/.lock"),
+    ),
+    (
+        "finetune",
+        AFTER[1:2],
+        ("finetune", "pretrain", "--facts", "exam.tsv", *NEW),
+        ("pretrain/manifest.json", "exam.tsv"),
+    ),
+    ("pretrain", (), ("pretrain", "--corpus", "text.txt", *NEW), ("text.txt", "settings.toml")),
+    ("pretrain (text)", (), ("pretrain", "--task.name", "text", "--corpus", "text.txt", *NEW), ("text.txt",)),
+    ("pretrain (JSONL)", (), ("pretrain", "--task.name", "text", "--corpus", "text.jsonl", *NEW), ("text.jsonl",)),
+    (
+        "pretrain (class)",
+        (),
+        ("pretrain", "--model.mechanism", "rule.py:Rule", "--corpus", "text.txt", *NEW),
+        ("rule.py",),
+    ),
+    ("corpus show", (), ("corpus", "show", "text.txt"), ("text.txt",)),
+    ("score", (), ("score", "exam.tsv", "predictions.txt"), ("exam.tsv", "predictions.txt")),
+    ("check", (), ("check", "sheet.toml", "answers"), ("sheet.toml", "answers/ada.toml")),
+    ("design", (), ("design", "select", "--keys", "keys.csv", "--index", "0"), ("keys.csv",)),
+    ("audit", AFTER[:2], ("audit", "finetune"), ("finetune/manifest.json", "finetune/model/tokenizer.json")),
+    ("export", AFTER[:2], ("export", "finetune", "new"), ("finetune/manifest.json", "finetune/model/tokenizer.json")),
+    ("recall, resumed", (("unjudged", "recall"),), ("resume", "recall"), ("recall/manifest.json", "recall/study.json")),
+)
+
+
+def special_files(golden: Golden, short: bool) -> list[Task]:
+    """A FIFO, a device and the like in place of a file, by verb."""
+    return [
+        Task(f"special files: {verb}", f"{kind} as {name}", partial(replaced, golden, folders, command, name, kind))
+        for number, (verb, folders, command, names) in enumerate(VERBS)
+        for name in names
+        for place, kind in enumerate(SPECIAL)
+        if all((golden.root / state / one).exists() for state, one in folders)  # the short part does without studies
+        and (not short or (number + place) % len(SPECIAL) == 0)
+    ]
+
+
+def replaced(golden: Golden, folders: Sequence[tuple[str, str]], command: Sequence[str], name: str, kind: str) -> str:
+    """A command that meets a special file ends in time: in one line, or it tells the damage, or it needs no such file."""
+
+    def before() -> None:
+        signal.alarm(IN_TIME)
+        if kind == "unreadable":
+            sandbox.as_nobody()
+
+    said = []
+    for damaged in (True, False):
+        with golden.sandbox() as place:
+            work = place / "work"
+            for state, one in folders:
+                shutil.copytree(golden.root / state / one, work / one)
+            for own, text in OWN.items():
+                (work / own).parent.mkdir(exist_ok=True)
+                (work / own).write_text(text)
+            if damaged:
+                (work / name).unlink(missing_ok=True)
+                SPECIAL[kind](work / name)
+            outcome = attnlab(place, *command, before=before if damaged else None)
+            if damaged and (outcome.refused or (outcome.code == 0 and TOLD.search(outcome.out + outcome.err))):
+                return "detected"
+            said.append(
+                (outcome.code, re.sub(r"[\d.,]+ (s|tokens/s|kB|MB)\b", "", outcome.out.replace(str(place), "")))
+            )
+    return (
+        "same result"
+        if said[0] == said[1]
+        else f"not in one line, not in time, or silently wrong: {said[0][0]}, {said[0][1][-200:]!r}"
+    )
+
+
 # Two processes, moves, clocks ------------------------------------------------------------------------------------
 
 
@@ -443,6 +582,7 @@ def at_another_time(golden: Golden, years: int) -> str:
 
 
 TASKS: list[Task] = []
+codecs.lookup("utf-8-sig")  # a user who is not root may not be able to import it
 
 
 def carry_out(number: int) -> tuple[int, str]:
@@ -493,7 +633,7 @@ def main() -> int:
 
 
 ROWS: Sequence[Callable[[Golden, bool], list[Task]]] = (
-    *(kills, torn, full_disk, read_only, flips, two_writers, moved, clocks),
+    *(kills, torn, full_disk, read_only, flips, special_files, two_writers, moved, clocks),
 )
 SURVIVED = ("", "detected", "same result")
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -91,6 +93,44 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     path.write_text('{"version": 1')
     with pytest.raises(CheckpointError, match="damaged"):
         Tokenizer.load(path)
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaa"}
+BACKTRACK = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+PIECES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": REPLACE},
+        {"normalizer": {"type": "Sequence", "normalizers": [REPLACE] * 9}},
+        {"pre_tokenizer": BACKTRACK},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [PIECES, BACKTRACK]}},
+        {"decoder": {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaa"}},
+        {"post_processor": {"type": "BertProcessing", "sep": ["a", 1], "cls": ["b", 2]}},
+        {"padding": {"strategy": {"Fixed": 10}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "□"}},
+        {"added_tokens": [{"id": 5000, "content": "far", **dict.fromkeys(("lstrip", "rstrip", "normalized"), False)}]},
+    ],
+    ids=str,
+)
+def test_parts_that_attnlab_does_not_write_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    stored = json.loads(BPE.backend.to_str())
+    for entry in change.get("added_tokens", []):
+        entry |= {"single_word": False, "special": True}
+        stored["model"]["vocab"][entry["content"]] = entry["id"]
+        change = {"added_tokens": [*stored["added_tokens"], entry]}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(stored | change), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="a part that attnlab does not write|ids beyond its vocabulary"):
+        Tokenizer.load(path)
+
+
+def test_tokenizers_of_imported_models_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    change = {"normalizer": {"type": "NFC"}, "pre_tokenizer": PIECES}
+    path.write_text(json.dumps(json.loads(BPE.backend.to_str()) | change), encoding="utf-8")
+    assert Tokenizer.load(path).encode("Ada") != []
 
 
 def test_the_reports_vocabulary(data_folder: Path) -> None:

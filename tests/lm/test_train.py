@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from attnlab import corpora
 from attnlab.config import RunConfig, TaskConfig, resolve
-from attnlab.errors import AttnlabError, CheckpointError, DataError, Interrupted, OutputExists, StorageError
+from attnlab.errors import AttnlabError, CheckpointError, DataError, Diverged, Interrupted, OutputExists, StorageError
 from attnlab.lm import progress, stages, train
 from attnlab.lm.batches import collate, make_batches, split_by_length
 from attnlab.lm.model import LanguageModel, load_model, read_tensors, to_bytes
@@ -440,6 +440,29 @@ def test_a_loss_that_explodes_stops_the_run(tmp_path: Path, tiny: RunConfig) -> 
     wild = replace(tiny, train=replace(tiny.train, lr=1e30, muon_lr=1e30, clip=0.0, warmup=0.0))
     with pytest.raises(AttnlabError, match="lower --train.lr"):
         stages.pretrain(wild, WORLD, FACTS, tmp_path / "run")
+
+
+@pytest.mark.parametrize("weights", ["infinite", "huge"])  # those that are huge have a loss that is not finite
+def test_a_last_step_that_explodes_is_not_a_complete_run(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch, weights: str
+) -> None:
+    one_step = replace(tiny, train=replace(tiny.train, warmup=0.0, steps=1))
+    if weights == "infinite":
+        one_step = replace(one_step, train=replace(one_step.train, lr=1e38, muon_lr=1e38))
+    else:
+        plain_step = train.Trainer.train_step
+
+        def step(self: train.Trainer, *given: Any) -> tuple[float, float]:
+            taken = plain_step(self, *given)
+            self.model.head.weight.data.sign_().mul_(3e38)
+            return taken
+
+        monkeypatch.setattr(train.Trainer, "train_step", step)
+    with pytest.raises(Diverged, match="not finite after step 1: .*lower --train.lr"):
+        stages.pretrain(one_step, WORLD, FACTS, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    assert not run.complete
+    assert not (run.path / "model").exists()
 
 
 def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from attnlab.config import TaskConfig
 from attnlab.corpora import RunningText, load_corpus, open_text
-from attnlab.errors import ConfigError, DataError, StorageError
+from attnlab.errors import CheckpointError, ConfigError, DataError, StorageError
 from attnlab.lm.shards import Shard, learn_tokenizer, tokenized
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.tasks import TaskData, make_task
@@ -180,6 +180,25 @@ def test_a_damaged_cache_is_rebuilt(text: RunningText, cache: Path) -> None:
     [path] = (cache / "tokenizers").glob("*/tokenizer.json")
     path.write_text("{}")
     assert ids_of(task_of(text).shard) == wanted
+
+
+def test_damage_in_a_large_cache_is_found_when_it_is_read(
+    text: RunningText, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnlab.corpora.cache._CHECKED", 0)
+    monkeypatch.setattr("attnlab.lm.shards._BLOCK", 1000)
+    wanted = ids_of(task_of(text).shard)
+    [path] = (cache / "tokens").glob("*/tokens.bin")
+    content = bytearray(path.read_bytes())
+    content[2500] ^= 1
+    path.write_bytes(content)
+    shard = task_of(text).shard
+    assert not shard.built
+    assert shard.read(0, 1000).tolist() == wanted[:1000]  # bytes 0 to 2000
+    for _ in range(2):  # it is found again
+        with pytest.raises(CheckpointError, match="damaged in megabyte 2: remove it"):
+            shard.read(990, 20)
+    assert shard.read(1500, 100).tolist() == wanted[1500:1600]
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(

@@ -166,11 +166,13 @@ def resume(
     from attnlab.lm import stages
     from attnlab.lm.progress import display
     from attnlab.machine import require_single_process
+    from attnlab.store.folders import kind_of
     from attnlab.store.runs import Run
 
-    if seeds is not None and folder.exists() and not (folder / "study.json").is_file():
+    is_study = kind_of(folder) == "study"
+    if seeds is not None and folder.exists() and not is_study:
         raise UserError(f"{folder} is not a comparison: seeds can be added to comparisons only")
-    if (folder / "study.json").is_file():
+    if is_study:
         require_single_process("a study")
         if wanted := read_seeds(seeds):
             from attnlab.studies.compare import add_seeds

@@ -17,9 +17,10 @@ from pathlib import Path
 from attnlab.corpora.files import opened
 from attnlab.errors import AttnlabError, StorageError
 from attnlab.machine import cache_folder, writable
+from attnlab.reading import read_bytes
 from attnlab.store.folders import MANIFEST, Manifest, is_digest, one_writer
 
-_CHECKED = 2**26  # bytes; a larger file is not hashed when its folder is opened
+_CHECKED = 2**26  # bytes; a larger file is not hashed when its folder is opened, but checked by its reader
 _RECENT = 2.0  # seconds; a file changed just now may change again within the resolution of its time stamp
 
 
@@ -36,7 +37,7 @@ def remembered_hash(path: Path) -> str:
     known = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
     note = cache_folder() / "texts" / "known" / hashlib.sha256(known.encode()).hexdigest()[:32]
     with suppress(OSError, UnicodeDecodeError):
-        if is_digest(text := note.read_text(encoding="ascii")):
+        if is_digest(text := read_bytes(note).decode()):
             return text
     checksum = _hash(path)
     if time.time() - status.st_mtime > _RECENT and path.stat().st_mtime_ns == status.st_mtime_ns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import difflib
-import stat
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from attnlab.errors import DataError
+from attnlab.reading import LARGEST, open_file
 
 # UTF-32 first: its byte order mark begins with that of UTF-16.
 _FOREIGN_MARKS = (
@@ -74,28 +75,34 @@ def _nearest_file(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BufferedReader]:
-    """Open a file for reading; errors of the system become one line with the fix."""
+def opened(path: Path, most: float = math.inf) -> Iterator[BufferedReader]:
+    """Open a file of at most some bytes for reading; errors of the system become one line with the fix."""
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise DataError(f"{path} is a folder; name a text file in it")
-        if not stat.S_ISREG(mode):
-            raise DataError(f"{path} is a pipe or a device, and text is read more than once; save it to a file first")
-        with path.open("rb") as stream:
+        with open_file(path, most) as stream:
+            if stream.peek(4)[:4] == bytes(4):  # such as a file with a hole: hashing it would take long
+                raise DataError(f"{path} begins with zero bytes: it is no text; save it as UTF-8")
             yield stream
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; {_nearest_file(path)}") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
+    except (OSError, MemoryError) as error:
+        why = getattr(error, "strerror", "it does not fit into memory")
+        raise DataError(f"{path} cannot be read ({why}); name a text file that you may read") from None
 
 
-def _every_line(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_bytes(path: Path, stream: BufferedReader) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file with their numbers, counted from 1."""
+    # Lines of bytes end only at line feeds: form feeds, U+0085 and U+2028 occur within lines of real text.
+    for number, data in enumerate(iter(lambda: stream.readline(LARGEST), b""), start=1):
+        if len(data) == LARGEST:
+            raise DataError(f"{path.name}:{number}: the line is longer than {LARGEST // 10**6} MB; split it")
+        yield number, data
+
+
+def _every_line(path: Path, most: float = math.inf) -> Iterator[tuple[int, str]]:
     """Yield all lines with their numbers, counted from 1; only one is in memory at a time."""
     offset = 0
-    with opened(path) as stream:
-        # Lines of bytes end only at line feeds: form feeds, U+0085 and U+2028 occur within lines of real text.
-        for number, data in enumerate(stream, start=1):
+    with opened(path, most) as stream:
+        for number, data in numbered_bytes(path, stream):
             end = 2 if data.endswith(b"\r\n") else data.endswith(b"\n")
             if number == 1:
                 refuse_foreign(data, path.name)
@@ -106,10 +113,10 @@ def _every_line(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line.removeprefix("\ufeff") if number == 1 else line
 
 
-def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: str | Path, most: float = math.inf) -> Iterator[tuple[int, str]]:
     """Yield the non-blank lines with their numbers, counted from 1; only one is in memory at a time."""
     path, empty = Path(path), True
-    for number, line in _every_line(path):
+    for number, line in _every_line(path, most):
         if line.strip():
             empty = False
             yield number, line
@@ -134,7 +141,7 @@ def parse_question(line: str, place: str) -> Question:
 
 def read_questions(path: str | Path) -> tuple[Question, ...]:
     """Read the questions of a file: `question<TAB>answer` per line, or questions alone if no line has a tab."""
-    lines = tuple(numbered_lines(path))
+    lines = tuple(numbered_lines(path, LARGEST))
     if not any("\t" in line for _, line in lines):
         return tuple(Question(line, None) for _, line in lines)
     return tuple(parse_question(line, f"{Path(path).name}:{number}") for number, line in lines)
@@ -142,4 +149,4 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
 
 def read_predictions(path: str | Path) -> tuple[str, ...]:
     """Read the predictions of a file, one per line; an empty line is an empty prediction."""
-    return tuple(line.strip() for _, line in _every_line(Path(path)))
+    return tuple(line.strip() for _, line in _every_line(Path(path), LARGEST))

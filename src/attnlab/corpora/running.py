@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Literal
 
 from attnlab.corpora.cache import remembered_hash
-from attnlab.corpora.files import RECORDS, decoded, opened, record_form, refuse_foreign
+from attnlab.corpora.files import RECORDS, decoded, numbered_bytes, opened, record_form, refuse_foreign
 from attnlab.corpora.library import Corpus
 from attnlab.corpora.sources import check_name, is_built_in, load_corpus
 from attnlab.errors import AttnlabWarning, DataError
 from attnlab.lm.tokenizers import MASK, PAD
+from attnlab.reading import read_bytes
 
 Documents = Literal["file", "lines", "blank"]
 Progress = Callable[[float], None]  # called with the completed share
@@ -154,8 +155,10 @@ def _files_of(path: Path) -> list[Path]:
         path = path / "train"
     if (path / "state.json").exists():
         try:
-            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-            return [path / entry["filename"] for entry in state["_data_files"]]
+            names = [entry["filename"] for entry in json.loads(read_bytes(path / "state.json"))["_data_files"]]
+            if any(Path(name).name != name for name in names):
+                raise ValueError("it names a file outside the folder")
+            return [path / name for name in names]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path / 'state.json'} cannot be used ({error}): save the dataset again") from None
     readable = (*RECORDS, *_TEXTS)
@@ -246,7 +249,7 @@ def _refused(path: Path, number: int, reason: str) -> DataError:
 def _read_jsonl(path: Path) -> Iterator[str]:
     """The texts of JSON lines."""
     with opened(path) as stream:
-        for number, data in enumerate(stream, start=1):
+        for number, data in numbered_bytes(path, stream):
             if not data.strip():
                 continue
             try:
@@ -278,7 +281,12 @@ def _read_column(path: Path, form: str) -> Iterator[str]:
         for batch in batches:
             if "text" not in batch.schema.names:
                 raise DataError(f"{path} has no column 'text', but {', '.join(batch.schema.names) or 'none'}")
+            column = batch.column("text")
+            kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
+            if str(kind) not in ("string", "large_string", "string_view"):
+                raise DataError(f"{path}: the column 'text' is {column.type}, not string: write it again as text")
+            column.validate(full=True)  # a forged offset would read memory that is not of the file
             for begin in range(0, len(batch), _ROWS):
-                yield from map(str, batch.column("text").slice(begin, _ROWS).drop_null().to_pylist())
-    except pyarrow.ArrowException as error:
+                yield from column.slice(begin, _ROWS).drop_null().to_pylist()
+    except (pyarrow.ArrowException, MemoryError, OSError) as error:
         raise DataError(f"{path} cannot be read ({' '.join(str(error).split())[:100]}): write it again") from None

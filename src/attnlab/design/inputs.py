@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 from attnlab.design.attention import Scale
 from attnlab.design.exact import Reading, Rows, binary, decimal, dot, rationals
 from attnlab.errors import DataError, UserError, cut
+from attnlab.reading import open_file, read_bytes
 
 FILES = (".csv", ".npy", ".json", ".txt", ".tsv")
 LARGEST = 1e100
-_LONGEST_FILE = 100_000_000  # bytes
 _MOST = 20_000_000  # numbers in an array file
 Data = ArrayLike | Rows
 Real = float | Decimal | Fraction
@@ -48,9 +48,7 @@ def _raw(source: str, what: str) -> Any:
 def read_text(path: Path, where: str, fix: str) -> str:
     """A UTF-8 text file of a reasonable size."""
     try:
-        with path.open("rb") as file:
-            content = file.read(_LONGEST_FILE + 1)
-        text = content[:_LONGEST_FILE].decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{where}there is no file {shown(path)}; give {fix}") from None
     except UnicodeDecodeError:
@@ -58,14 +56,12 @@ def read_text(path: Path, where: str, fix: str) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or _first_line(error)
         raise DataError(f"{where}{shown(path)} cannot be read ({why}); give {fix}") from None
-    if len(content) > _LONGEST_FILE:
-        raise DataError(f"{where}{shown(path)} is larger than {_LONGEST_FILE // 10**6} MB; give {fix}")
-    return text
 
 
 def _npy(path: Path, what: str) -> Any:
     """An array file: memory-mapped, so that its header cannot claim more than the file holds, and never unpickled."""
     try:
+        open_file(path).close()  # a pipe would block numpy
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{what}: there is no file {shown(path)}; give a CSV, NPY or JSON file") from None

@@ -28,6 +28,8 @@ from pathlib import Path
 
 from attnlab.errors import StorageError
 from attnlab.machine import cache_folder, cpu_name, is_main_process, temporary_folder, writable
+from attnlab.reading import read_bytes
+from attnlab.store.folders import digest
 
 FLAGS = (
     "-std=c++17",
@@ -112,7 +114,7 @@ def find_library(source: Path, module: str = "") -> Path:
             path.unlink()
     failed = folder / f"{name}.failed"
     if failed.exists():
-        raise KernelError(f"{failed.read_text(encoding='utf-8', errors='replace')} (to try again, remove {failed})")
+        raise KernelError(f"{read_bytes(failed).decode(errors='replace')} (to try again, remove {failed})")
     if not kept:
         _say(f"compiling the {source.stem} kernel for this processor, once; it takes some seconds")
     return make(source, writable(folder) / name, compiler, module)
@@ -140,13 +142,9 @@ def _is_private(path: Path) -> bool:
 def is_intact(path: Path) -> bool:
     """Whether a library is private and its content matches the hash in its name."""
     try:
-        return _is_private(path) and path.stem.endswith(f"-{_content_hash(path)}")
+        return _is_private(path) and path.stem.endswith(f"-{digest(read_bytes(path))}")
     except OSError:
         return False
-
-
-def _content_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -188,7 +186,7 @@ def make(source: Path, target: Path, compiler: tuple[str, ...], module: str) -> 
             try:
                 run([*compiler, *flags, str(source), "-o", str(library)], "it does not compile")
                 library.chmod(0o700)
-                kept = target.with_name(f"{target.name}-{_content_hash(library)}.so")
+                kept = target.with_name(f"{target.name}-{digest(read_bytes(library))}.so")
                 run([sys.executable, "-P", "-c", _PROBE, str(library), module, str(_ROOT)], "its probe failed")
             except KernelError as error:
                 reason = reason or str(error)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo  # torch.compiler.disable imports the compiler at once, for 2 seconds
 from torch.nn import functional as F
 
-from attnlab import ops, registry
+from attnlab import ops, reading, registry
 from attnlab.config import ModelConfig, require, restore_model
 from attnlab.errors import CheckpointError, ConfigError, UserError
 from attnlab.inside.taps import Tap
@@ -376,9 +376,9 @@ def to_bytes(tensors: dict[str, Tensor]) -> bytes:
 def read_tensors(path: Path, written_by_attnlab: bool = True) -> dict[str, Tensor]:
     """Read a safetensors file, or raise an error that says what is wrong with it; our own are checked by their manifest."""
     try:
-        return dict(load_tensors(read_bytes(path) if written_by_attnlab else path.read_bytes()))
+        return dict(load_tensors(read_bytes(path) if written_by_attnlab else reading.read_bytes(path)))
     # A damaged header can raise any of these.
-    except (SafetensorError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} is truncated or damaged ({error}): use an older checkpoint or train again"
         ) from None

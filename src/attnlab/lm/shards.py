@@ -3,7 +3,7 @@
     ~/.cache/attnlab/tokens/       or under the folder named by ATTNLAB_CACHE
       6f1c0a.../                   named by the checksum of text, tokenizer and how documents are separated
         tokens.bin                 the ids of all documents in order, `□` before each; 16 bits if the vocabulary fits, else 32
-        about.json                 how many tokens and documents
+        about.json                 how many tokens and documents, and the crc32 of every megabyte of tokens.bin
         manifest.json              the sha256 of every file
     ~/.cache/attnlab/tokenizers/   tokenizers learned from running text, named likewise
 
@@ -13,8 +13,8 @@ No more than a block of the text is in memory at a time, whatever its size. Know
 from __future__ import annotations
 
 import json
-import os
 import weakref
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,13 +23,15 @@ import numpy as np
 
 from attnlab.corpora import cache
 from attnlab.corpora.running import Documents, RunningText
-from attnlab.errors import DataError
+from attnlab.errors import CheckpointError, DataError
 from attnlab.lm.tokenizers import Kind, Tokenizer
 from attnlab.machine import cache_folder
+from attnlab.reading import open_file, read_bytes
 from attnlab.store.folders import digest
 
-_FORMAT = 1  # increased when what is stored changes: older folders are then rebuilt
+_FORMAT = 2  # increased when what is stored changes: older folders are then rebuilt
 _ABOUT, _TOKENS = "about.json", "tokens.bin"
+_BLOCK = 2**20  # bytes of tokens.bin that are checked when one of them is first read
 _LEARNED_FROM = 32 * 2**20  # bytes of text that pieces are learned from
 
 
@@ -40,11 +42,12 @@ class _About:
     tokens: int
     documents: int
     dtype: str
+    checksums: list[int]  # crc32 of every block of tokens.bin
 
     @classmethod
     def read(cls, folder: Path) -> _About:
         """Read about.json."""
-        return cls(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
+        return cls(**json.loads(read_bytes(folder / _ABOUT)))
 
 
 class Shard:
@@ -54,7 +57,8 @@ class Shard:
         about = _About.read(folder)
         self.folder, self.built, self.documents, self._tokens = folder, built, about.documents, about.tokens
         self.dtype = np.dtype(about.dtype)
-        self._file = (folder / _TOKENS).open("rb", buffering=0)  # stays open: the cache may be cleared while it is used
+        self._unchecked = dict(enumerate(about.checksums))  # by block
+        self._file = open_file(folder / _TOKENS)  # stays open: the cache may be cleared while it is used
         weakref.finalize(self, self._file.close)
 
     def __len__(self) -> int:
@@ -66,12 +70,13 @@ class Shard:
         They are read, not mapped: what a map touches counts as memory of the process, up to 2 MB for every window.
         """
         offset, size = begin * self.dtype.itemsize, length * self.dtype.itemsize
-        if hasattr(os, "pread"):
-            data = os.pread(self._file.fileno(), size, offset)
-        else:
-            self._file.seek(offset)
-            data = self._file.read(size)
-        return np.frombuffer(data, self.dtype).astype(np.int64)
+        for block in self._unchecked.keys() & range(offset // _BLOCK, -(-(offset + size) // _BLOCK)):
+            self._file.seek(block * _BLOCK)
+            if zlib.crc32(self._file.read(_BLOCK)) != self._unchecked[block]:
+                raise CheckpointError(f"{self.folder} is damaged in megabyte {block}: remove it; it is made again")
+            del self._unchecked[block]
+        self._file.seek(offset)
+        return np.frombuffer(self._file.read(size), self.dtype).astype(np.int64)
 
     def find(self, token: int, begin: int) -> int | None:
         """Return the first position of a token from `begin` on."""
@@ -113,7 +118,9 @@ def _write(path: Path, text: RunningText, tokenizer: Tokenizer, documents: Docum
         for part in tokenizer.encode_running(blocks()):
             stream.write(part.data)
             tokens, begins = tokens + len(part), begins + int(np.count_nonzero(part == tokenizer.pad))
-    return _About(tokens, begins, tokenizer.dtype.name)
+    with path.open("rb") as written:
+        checksums = [zlib.crc32(block) for block in iter(lambda: written.read(_BLOCK), b"")]
+    return _About(tokens, begins, tokenizer.dtype.name, checksums)
 
 
 def _has_all_tokens(folder: Path) -> bool:

@@ -13,6 +13,7 @@ documents and `□` before each of them.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import Counter
@@ -28,6 +29,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from attnlab.errors import CheckpointError, ConfigError
+from attnlab.reading import read_bytes
 
 Kind = Literal["char", "byte", "bpe", "word"]
 Ids = np.ndarray[Any, np.dtype[Any]]  # token ids as they are stored: of 16 bits if the vocabulary fits, else of 32
@@ -50,6 +52,10 @@ _CUT_PIECES = pre_tokenizers.Sequence(
     [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
 )
 _CUT_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+# What a tokenizer may be made of: what attnlab writes, and normal forms. Other parts can multiply a text without end.
+_TYPES = {"NFC", "NFD", "NFKC", "NFKD", "ByteLevel", "Digits", "Fuse", "Sequence", "Split", "WhitespaceSplit"}
+_MODELS = (models.BPE, models.WordLevel)
+_ANY_CHARACTER = {"Regex": r"[\s\S]"}
 
 
 class Tokenizer:
@@ -63,6 +69,12 @@ class Tokenizer:
         self.backend = backend
         self.kind: Kind = _kind(backend)
         numbers: dict[str, int] = backend.get_vocab()
+        parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder, backend.post_processor)
+        foreign = any(_is_foreign(json.loads(part.__getstate__())) for part in parts if part is not None)
+        if foreign or backend.truncation or backend.padding or not isinstance(backend.model, _MODELS):
+            raise CheckpointError("this tokenizer has a part that attnlab does not write: import or train it again")
+        if max(numbers.values()) >= len(numbers):
+            raise CheckpointError("this tokenizer has ids beyond its vocabulary: import or train it again")
         self.pad: int = numbers[FILL if self.words else PAD]
         self.stop: int = numbers[STOP if self.words else PAD]
         self.start: int | None = numbers[START] if self.words else None
@@ -201,7 +213,7 @@ class Tokenizer:
     def load(cls, path: Path) -> Tokenizer:
         """Read tokenizer.json."""
         try:
-            content = path.read_bytes()
+            content = read_bytes(path)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error.strerror}): the checkpoint is incomplete") from None
         try:
@@ -221,6 +233,13 @@ class Tokenizer:
             return cls(_bytes(vocab_size))
         plain = (text.translate(_SPECIAL) for text in texts)
         return cls(_characters(plain, vocab_size) if kind == "char" else _pieces(plain, vocab_size))
+
+
+def _is_foreign(part: dict[str, Any]) -> bool:
+    """Whether a part of a tokenizer, or one inside it, is of a type or pattern that attnlab does not write."""
+    inside = [inner for value in part.values() if isinstance(value, list) for inner in value]
+    known = part.get("type") in _TYPES and part.get("pattern", _ANY_CHARACTER) == _ANY_CHARACTER
+    return not known or any(map(_is_foreign, inside))
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
@@ -276,7 +295,7 @@ def _characters(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
         )
     vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=MASK))
-    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(_ANY_CHARACTER["Regex"]), "isolated")
     backend.decoder = decoders.Fuse()
     return backend
 

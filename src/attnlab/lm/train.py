@@ -256,7 +256,7 @@ class Trainer:
         """Train to the end, and write the model and the result."""
         self._compile(note)
         self.model.train()
-        stopped = False
+        stopped, examples = False, list[Example]()
         with _stop_requests() as received, self._recording() as record:
             started = time.perf_counter() - self.at.seconds
             for batch in self._batches():
@@ -264,7 +264,7 @@ class Trainer:
                     break
                 rate = optim.rate_at(batch.progress, self.settings, batch.middle)
                 loss, norm = self.train_step(batch.examples, rate)
-                self.at.step += 1
+                self.at.step, examples = self.at.step + 1, batch.examples
                 overdue = time.monotonic() - self.saved > 60 * self.settings.checkpoint_minutes
                 loss, stop, save = self.ranks.total(loss, bool(received), overdue)
                 self.at.seconds = time.perf_counter() - started
@@ -284,7 +284,7 @@ class Trainer:
                     self.checkpoint()
         if stopped:
             note(f"stopped early: {self.at.stale} validations without improvement since step {self.at.best_step}")
-        self._finish(stopped)
+        self._finish(stopped, examples)
 
     # Validation
 
@@ -307,7 +307,7 @@ class Trainer:
             self.at.validations, self.at.validated_at = self.at.validations + 1, self.at.tokens
             every = self.settings.sample_every
             text = self._sample(self.dev) if every and (final or self.at.validations % every == 0) else None
-            if self.at.best_loss is None or loss < self.at.best_loss:
+            if math.isfinite(loss) and (self.at.best_loss is None or loss < self.at.best_loss):
                 self.at.best_loss, self.at.best_step, self.at.stale = loss, self.at.step, 0
                 files = model_files(self.model, self.tokenizer)
                 if self.ranks.first:
@@ -498,9 +498,15 @@ class Trainer:
         command = f"attnlab resume {shlex.quote(str(self.run.path))}"
         raise Interrupted(f"stopped by {reason} at step {self.at.step}; all is saved. Resume with: {command}")
 
-    def _finish(self, stopped_early: bool) -> None:
+    def _finish(self, stopped_early: bool, examples: list[Example]) -> None:
         """Write the model and the result (first process only)."""
         with self._averaged():
+            with eval_mode(self.model), torch.no_grad():  # the last step may have been too large
+                finite = not examples or math.isfinite(self._loss(self.loss, examples[:1]))
+            if not finite or not all(tensor.isfinite().all() for tensor in self.model.state_dict().values()):
+                raise Diverged(
+                    f"the model is not finite after step {self.at.step}: train again with a lower --train.lr"
+                )
             files = model_files(self.model, self.tokenizer)
         if self.ranks.first:
             steps = self.run.metrics()

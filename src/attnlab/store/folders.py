@@ -29,6 +29,7 @@ try:
 except ImportError:  # locks need Unix
     fcntl = None  # type: ignore[assignment]
 
+from attnlab import reading
 from attnlab.errors import AttnlabError, CheckpointError, OutputExists, StorageError, UserError
 
 MANIFEST = "manifest.json"
@@ -71,7 +72,7 @@ class Manifest:
         """Read the manifest of a folder; None if there is none."""
         path = folder / MANIFEST
         try:
-            stored = json.loads(path.read_bytes())
+            stored = json.loads(reading.read_bytes(path))
             version, manifest = stored["version"], cls(stored["kind"], stored["files"], stored["about"])
             if version != _VERSION:
                 raise CheckpointError(
@@ -192,7 +193,7 @@ def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] 
     unlist(folder, *files)
     for name, content in files.items():
         write_bytes(folder / name, content)
-    listed = {**files, **{name: (folder / name).read_bytes() for name in existing}}
+    listed = {**files, **{name: reading.read_bytes(folder / name) for name in existing}}
     manifest = Manifest.read(folder)
     added = Manifest.of(manifest.kind, listed).files
     write_bytes(folder / MANIFEST, replace(manifest, files={**manifest.files, **added}).to_bytes())
@@ -209,7 +210,7 @@ def unlist(folder: Path, *names: str) -> None:
 def write_manifest(folder: Path, kind: str, about: str = "") -> None:
     """Write the manifest of a folder whose files were written one by one; subfolders have their own."""
     inside = [path for path in folder.iterdir() if path.is_file() and path.name not in (MANIFEST, ".lock")]
-    files = {path.name: path.read_bytes() for path in inside}
+    files = {path.name: reading.read_bytes(path) for path in inside}
     write_bytes(folder / MANIFEST, Manifest.of(kind, files, about).to_bytes())
 
 
@@ -242,7 +243,7 @@ def read_bytes(path: Path, folder: Path | None = None) -> bytes:
     folder = folder or path.parent
     name = path.relative_to(folder).as_posix()
     try:
-        content = path.read_bytes()
+        content = reading.read_bytes(path)
         manifest = Manifest.read(folder)
         if name not in manifest.files:
             raise FileNotFoundError
@@ -291,7 +292,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def peek(path: Path) -> dict[str, Any]:
     """Read a JSON object without checking it; return {} if that is impossible."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(reading.read_bytes(path))
     except (ValueError, OSError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -335,7 +336,7 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
         yield
         return
     with os_errors(folder):
-        stream = (folder / name).open("ab")
+        stream = open(folder / name, "ab", opener=reading.without_waiting)  # noqa: SIM115
     with stream:
         for pause in (0.01, 0.05, 0.1, 0.3, 0.5, None):  # `is_locked` takes the lock for a moment too
             try:
@@ -353,7 +354,7 @@ def is_locked(folder: Path) -> bool:
     if fcntl is None:
         return False
     try:
-        with (folder / ".lock").open("rb") as stream:
+        with reading.open_file(folder / ".lock") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -21,6 +21,7 @@ import msgspec
 
 from attnlab.config import RunConfig, Settings, flatten, resolve
 from attnlab.errors import AttnlabError, ConfigError, StorageError, UserError, unknown
+from attnlab.reading import open_file
 from attnlab.store import records
 from attnlab.store.folders import MANIFEST, Manifest, hide, is_locked, is_written, kind_of, read_json
 from attnlab.store.runs import Run, RunRecord, Step
@@ -270,9 +271,9 @@ def last_step(path: Path) -> Step | None:
     """The last step of a metrics file, with the mean loss of the recent steps; None where there is none."""
     if not path.is_file():
         return None
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         stream.seek(max(0, path.stat().st_size - _TAIL))
-        lines = stream.read().split(b"\n")
+        lines = stream.read(_TAIL).split(b"\n")
     last: Step | None = None
     total = weight = 0.0  # of the mean that progress bars show
     for line in lines:

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import msgspec
 
+from attnlab import reading
 from attnlab.config import Settings, TaskTraits
 from attnlab.errors import CheckpointError, DataError, NotARun, UserError
 from attnlab.machine import environment
@@ -217,9 +218,9 @@ class Run:
     def metrics(self) -> list[Step]:
         """Return all recorded steps; a last line truncated by a kill, or without a finite loss, is left out."""
         path = self.path / "metrics.jsonl"
-        if not path.is_file():
+        if not os.path.lexists(path):
             return []
-        content = read_bytes(path) if is_written(path) else path.read_bytes()
+        content = read_bytes(path) if is_written(path) else reading.read_bytes(path)
         lines = content.split(b"\n")
         lines.pop()  # empty, or truncated
         steps = []
@@ -234,7 +235,7 @@ class Run:
 
     def metrics_mark(self) -> MetricsMark:
         """Flush the metrics and return the length and sha256 of the file, for a checkpoint."""
-        with os_errors(self.path), (self.path / "metrics.jsonl").open("rb") as stream:
+        with os_errors(self.path), reading.open_file(self.path / "metrics.jsonl") as stream:
             os.fsync(stream.fileno())
             content = stream.read()
         return MetricsMark(len(content), digest(content))
@@ -243,7 +244,7 @@ class Run:
         """Drop what was recorded after a checkpoint, which has stored its mark, or everything."""
         path, content = self.path / "metrics.jsonl", b""
         if mark is not None:
-            content = path.read_bytes()[: mark.bytes] if path.is_file() else b""
+            content = reading.read_bytes(path)[: mark.bytes] if path.is_file() else b""
             if digest(content) != mark.sha256:
                 raise CheckpointError(f"{path} is damaged before its byte {mark.bytes:,}{_RESTORE}")
         unlist(self.path, "metrics.jsonl", "result.json")  # present if a user removed result.json of a complete run

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnlab.errors import AttnlabWarning, CheckpointError, ConfigError, UntrustedCode
+from attnlab.reading import read_bytes
 from attnlab.terminal import printable
 
 _FOLDER = "code"  # in a run, model or export
@@ -89,7 +90,7 @@ def read(path: str | Path) -> Source:
     if not is_file(path):
         raise ConfigError(f"{path}: no such file; name a class in a file as path.py:ClassName")
     try:
-        return Source(Path(path).resolve(), Path(path).read_bytes())
+        return Source(Path(path).resolve(), read_bytes(Path(path)))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
 
@@ -239,8 +240,8 @@ def _record(source: Source) -> None:
 
 
 def _no_links(path: Path, flags: int) -> int:
-    """Open a file with permissions for its owner only, and not through a link."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    """Open a file with permissions for its owner only, not through a link, and without waiting for a pipe."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o600)
 
 
 def _warn(line: str) -> None:

@@ -35,6 +35,7 @@ from attnlab.corpora import Corpus, Question
 from attnlab.errors import ConfigError, DataError, Interrupted, UserError
 from attnlab.lm import stages
 from attnlab.lm.tokenizers import Tokenizer
+from attnlab.reading import read_bytes
 from attnlab.report import screen, write_document
 from attnlab.report.document import Document
 from attnlab.report.parts import StudyResult
@@ -267,7 +268,7 @@ def checksums_of_files(paths: list[Path]) -> dict[str, str]:
     sums = {}
     for path in paths:
         try:
-            sums[str(path)] = digest(path.read_bytes())
+            sums[str(path)] = digest(read_bytes(path))
         except OSError as error:
             raise UserError(f"{path} cannot be read ({error.strerror}), and the study needs it: restore it") from None
     return sums

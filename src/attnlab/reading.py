@@ -1,0 +1,47 @@
+"""Files that others may have written: only regular ones, opened without waiting, and read up to a size.
+
+A pipe would block for ever, and a device never ends. Every failure is an OSError that says in `strerror` what is wrong, so
+that callers report it as they report a missing file.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+LARGEST = 100_000_000  # bytes of a file that is read as a whole
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """Open a file, as `opener` of `open`, without waiting for the other end of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0), 0o666)
+
+
+def open_file(path: Path, most: float = math.inf) -> BufferedReader:
+    """Open a regular file of at most some bytes."""
+    special = OSError(errno.EINVAL, "it is a pipe, socket or device, not a file", str(path))
+    try:
+        stream = open(path, "rb", opener=without_waiting)  # noqa: SIM115
+    except OSError as error:
+        raise special if error.errno == errno.ENXIO else error from None  # a socket
+    status = os.fstat(stream.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+        return stream
+    stream.close()
+    large = OSError(errno.EFBIG, f"it is larger than {most / 1e6:,.0f} MB", str(path))
+    raise large if stat.S_ISREG(status.st_mode) else special
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a whole file; weights may be as large as memory allows, and metrics have a line for every step."""
+    with open_file(path, {".safetensors": math.inf, ".jsonl": 10 * LARGEST}.get(path.suffix, LARGEST)) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        try:
+            # Weights begin with the size of their header; a file with a hole instead would take minutes.
+            return stream.read(size if size <= 10 * LARGEST or any(stream.peek(8)[:8]) else 8)
+        except MemoryError:
+            raise OSError(errno.ENOMEM, "it does not fit into memory", str(path)) from None
