@@ -133,7 +133,7 @@ def test_texts_are_written_measured_and_looked_at_where_the_model_is() -> None:
 
     def seen(model: LanguageModel) -> Iterator[Any]:
         for use_cache in (True, False):
-            yield generate(model, ids, 6, tokenizer.stops, use_cache)
+            yield generate(model, ids, 6, tokenizer.stops, use_cache=use_cache)
         yield sample(model, tokenizer, "the", count=2, limit=6)
         yield [answer for answer, _ in top_answers(model, tokenizer, "the", count=2, width=4)]
         sentences = [tokenizer.encode(text) for text in TEXTS]

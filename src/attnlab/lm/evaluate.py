@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,16 +66,10 @@ def continuation(
 
 
 def generate(
-    model: LanguageModel,
-    ids: Int[Tensor, "B T"],
-    limit: int,
-    stops: tuple[int, ...] = (),
-    use_cache: bool = True,
-    choose: _Choose = _likeliest,
-    beyond: bool = False,
+    model: LanguageModel, ids: Int[Tensor, "B T"], limit: int, stops: tuple[int, ...] = (), **options: Any
 ) -> list[list[int]]:
-    """Continue each row as `continuation` does, up to a stop symbol (not included)."""
-    steps = list(continuation(model, ids, limit, stops, use_cache, choose, beyond))
+    """Continue each row as `continuation` does, with its options, up to a stop symbol (not included)."""
+    steps = list(continuation(model, ids, limit, stops, **options))
     rows = torch.stack(steps, dim=1).tolist() if steps else [[] for _ in ids]
     return [list(takewhile(lambda token: token not in stops, row)) for row in rows]
 
@@ -128,8 +123,12 @@ def sample(
         )
     choose = _by_chance(tokenizer, count, temperature, top_k, seed)
     with eval_mode(model):
-        beyond = not tokenizer.words  # sentences end with the block
-        written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, use_cache, choose, beyond)
+        options = {
+            "use_cache": use_cache,
+            "choose": choose,
+            "beyond": not tokenizer.words,
+        }  # sentences end with the block
+        written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, **options)
     first = len(begin) - len(tokenizer.encode(prompt))
     return [tokenizer.decode([*begin[first:], *ids]) for ids in written]
 

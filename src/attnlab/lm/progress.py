@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -230,18 +229,16 @@ def tracking(
     """Open the named trackers for a run that begins or goes on after a step; yield what logs a row of metrics.jsonl."""
     trackers: dict[str, _Tracker] = {}
 
-    def attempt(name: str, action: Callable[[], object], failure: str) -> None:
-        try:
-            action()
-        except Exception as error:  # whatever a service or its package raises must not end the training
-            trackers.pop(name, None)
-            message = f"{name} {failure.format(error=error)}"
-            warnings.warn(" ".join(message.split()), AttnlabWarning, stacklevel=2)
+    def note(message: str) -> None:
+        warnings.warn(" ".join(message.split()), AttnlabWarning, stacklevel=3)
 
     def each(action: Callable[[_Tracker], object]) -> None:
         for name, tracker in list(trackers.items()):
-            failure = "failed and is switched off: {error}; metrics.jsonl has everything"
-            attempt(name, partial(action, tracker), failure)
+            try:
+                action(tracker)
+            except Exception as error:  # whatever a service or its package raises must not end the training
+                del trackers[name]
+                note(f"{name} failed and is switched off: {error}; metrics.jsonl has everything")
 
     def log(step: int, row: Mapping[str, Any]) -> None:
         if not trackers or (step % EVERY and "dev_loss" not in row):
@@ -251,12 +248,12 @@ def tracking(
         texts = {key: value for key, value in named.items() if isinstance(value, str)}
         each(lambda tracker: tracker.log(step, numbers, texts))
 
-    def begin(name: str, open_tracker: Callable[[Path, Mapping[str, Any], int], _Tracker]) -> None:
-        trackers[name] = open_tracker(run, settings, step)
-
     for name in names:
         open_tracker, advice = _TRACKERS[name]
-        attempt(name, partial(begin, name, open_tracker), "cannot be used: {error}; " + advice)
+        try:
+            trackers[name] = open_tracker(run, settings, step)
+        except Exception as error:
+            note(f"{name} cannot be used: {error}; {advice}")
     try:
         yield log
     finally:
