@@ -92,13 +92,17 @@ class Grid(Study[R]):
     def sentences(self) -> list[str]:
         """The sentences to measure."""
         assert self.dev is not None
-        return list(self.data.corpus(self.dev).lines)
+        return self.of_part(self.data.corpus(self.dev).lines)
 
     @cached_property
     def questions(self) -> list[Question]:
         """The questions to ask."""
         assert self.exam is not None
-        return list(self.data.questions(self.exam))
+        return self.of_part(self.data.questions(self.exam))
+
+    def of_part(self, items: Sequence[T]) -> list[T]:
+        """The items of the held-out data that are measured."""
+        return list(items)
 
     @property
     def at_a_time(self) -> int:
@@ -222,16 +226,6 @@ class Plan(Grid[Any]):
 
     # The data that is measured
 
-    @cached_property
-    def sentences(self) -> list[str]:
-        """The sentences to measure."""
-        return self._of_part(super().sentences)
-
-    @cached_property
-    def questions(self) -> list[Question]:
-        """The questions to ask."""
-        return self._of_part(super().questions)
-
     @property
     def items(self) -> list[str]:
         """What is measured, as texts: the sentences, or the questions without their answers."""
@@ -254,7 +248,7 @@ class Plan(Grid[Any]):
     @cached_property
     def clusters(self) -> tuple[int, ...] | None:
         """A number per item that sentences of one document, or questions about one person, share; None: all are alone."""
-        numbers = self._of_part(self._all_clusters)
+        numbers = self.of_part(self._all_clusters)
         return tuple(numbers) if len(set(numbers)) < len(numbers) else None
 
     @property
@@ -286,7 +280,7 @@ class Plan(Grid[Any]):
             return "choosing"
         return "judging" if self.tune and not self.tune_on else "all"
 
-    def _of_part(self, items: Sequence[T]) -> list[T]:
+    def of_part(self, items: Sequence[T]) -> list[T]:
         """The items of this part; a cluster is in one part as a whole."""
         if self.part == "all":
             return list(items)
