@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
 
 import attnlab.design as solver
 from attnlab.errors import UserError, unknown
 from attnlab.pictures import picture_kind
+from attnlab.terminal import Terminal
 
 if TYPE_CHECKING:
     from attnlab.design.conditions import Condition
@@ -259,11 +263,7 @@ def derive(
     """Prove a fact about attention, with every step checked as it runs."""
     from json import dumps
 
-    from rich.padding import Padding
-    from rich.text import Text
-
     from attnlab.design.theorems import DERIVATIONS
-    from attnlab.terminal import Terminal
 
     if name is not None and latex:
         print(solver.derive(name).to_latex())
@@ -409,11 +409,6 @@ STEPS = (
 @design.command
 def tour(*, step: Annotated[str | None, Parameter(help="Show one step only, such as A3.")] = None) -> None:
     """Show everything the solver does, each step with the command that repeats it."""
-    from rich.rule import Rule
-    from rich.text import Text
-
-    from attnlab.terminal import Terminal
-
     stops = [stop for stop in STEPS if step is None or stop.code.lower() == step.lower()]
     if not stops:
         raise UserError(unknown("step", str(step), [stop.code for stop in STEPS]))
@@ -462,8 +457,6 @@ def _print(result: Result | Noise | Condition | Derivation, as_json: bool, pictu
     if as_json:
         print(result.to_json())
         return
-    from attnlab.terminal import Terminal
-
     console = Terminal(highlight=False)
     console.print(result)
     if picture is not None:

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from attnlab.design import inputs
 from attnlab.design.attention import Problem, Scale
@@ -26,9 +28,6 @@ from attnlab.design.exact import Matrix, Program, Rows, dot, minimise, rational,
 from attnlab.design.inputs import Data, Real
 from attnlab.design.results import Status, at_least, at_most, html_table, number, rich_facts, vector
 from attnlab.errors import UserError
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 Vector = list[Fraction]
 _MOST_CORNERS = 20_000  # systems of equations solved to find the corners of a condition
@@ -308,9 +307,6 @@ class Condition:
         return json.dumps(condition, allow_nan=False)
 
     def __rich__(self) -> RenderableType:
-        from rich.console import Group
-        from rich.text import Text
-
         return Group(Text(self.statement()), rich_facts(self.facts()))
 
     def _repr_html_(self) -> str:

@@ -16,14 +16,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import sympy
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 from attnlab.errors import AttnlabError
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 Expression = Any  # of sympy, which has no types
 Relation = Literal["=", "<=", "<", ">=", ">"]
@@ -171,10 +171,6 @@ class Derivation:
         return "\n".join([*lines, r"\end{enumerate}"])
 
     def __rich__(self) -> RenderableType:
-        from rich.console import Group
-        from rich.padding import Padding
-        from rich.text import Text
-
         parts: list[RenderableType] = [Text(self.title, style="bold"), Text(self.claim)]
         for number, (step, reason) in enumerate(self._explained(), start=1):
             parts += [Text(), Text(f"{number}. {step.statement}")]

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from attnlab.design import inputs
 from attnlab.design.attention import Scale, factor, softmax
@@ -22,9 +23,6 @@ from attnlab.design.exact import Array
 from attnlab.design.inputs import Data
 from attnlab.design.results import html_table, number, percent, plain, rich_table, vector
 from attnlab.errors import UserError
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 CHUNK = 50_000
 BINS = 80
@@ -176,9 +174,6 @@ class Noise:
         )
 
     def __rich__(self) -> RenderableType:
-        from rich.console import Group
-        from rich.text import Text
-
         norms = ", ".join(map(str, self.varies))
         along = f" and {number(self.varying)} along key{'s' * (len(self.varies) > 1)} {norms}" if self.varies else ""
         head = (
@@ -352,18 +347,14 @@ def _edges(blended: int) -> tuple[float, float, float, float]:
     return _NEAR, 1 - _NEAR, *limits(blended)
 
 
-def _regions(weight: Array, blended: int) -> tuple[NDArray[np.bool_], ...]:
-    """Where the weight is near one, near zero, and so far from 1/blended that the blend fails."""
-    near_one, near_zero, low, high = _edges(blended)
-    return weight >= near_one, weight <= near_zero, (weight < low) | (weight > high)
-
-
 def _moments(weight: Array, blended: int) -> tuple[_Moments, _Moments]:
     """The moments of a sample, and their standard errors."""
     n = len(weight)
     mean, sd = float(weight.mean()), float(weight.std())
     fourth = float(((weight - mean) ** 4).mean())
-    shares = [float(region.mean()) for region in _regions(weight, blended)]
+    near_one, near_zero, low, high = _edges(blended)
+    regions = weight >= near_one, weight <= near_zero, (weight < low) | (weight > high)
+    shares = [float(region.mean()) for region in regions]
     spread = [float(np.sqrt(p * (1 - p) / n)) for p in shares]
     sd_error = float(np.sqrt(max(fourth - sd**4, 0.0) / n)) / (2 * sd) if sd > 0 else 0.0
     return _Moments(mean, sd, *shares), _Moments(sd / float(np.sqrt(n)), sd_error, *spread)

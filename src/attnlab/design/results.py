@@ -9,15 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
 
 from attnlab.design.exact import Array
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
 
 Certificate = dict[str, Any]  # a proof as the JSON object that the verifier reads
 Extra = Array | float  # a number, vector or matrix
@@ -120,9 +119,6 @@ class Result:
         return rows
 
     def __rich__(self) -> RenderableType:
-        from rich.console import Group
-        from rich.text import Text
-
         title = Text.assemble((self.task, "bold"), ": ", (self.status, f"bold {_COLOURS[self.status.split()[0]][0]}"))
         parts: list[RenderableType] = [title, Text(self.statement), rich_facts(self.facts())]
         if rows := self._table():
@@ -141,9 +137,6 @@ class Result:
 
 def rich_facts(facts: Sequence[tuple[str, str]]) -> Table:
     """Names and values for the terminal."""
-    from rich.table import Column, Table
-    from rich.text import Text
-
     table = Table.grid(Column(style="dim", no_wrap=True), Column(), padding=(0, 2, 0, 0))
     for name, value in facts:
         table.add_row(name, Text(value))
@@ -152,8 +145,6 @@ def rich_facts(facts: Sequence[tuple[str, str]]) -> Table:
 
 def rich_table(rows: Sequence[Sequence[str]], *, first: Literal["left", "right"] = "right") -> Table:
     """A table for the terminal from a header and rows of text; all columns but the first are right-aligned."""
-    from rich.table import Table
-
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for place, title in enumerate(rows[0]):
         table.add_column(title, justify="right" if place else first, no_wrap=first == "left")
