@@ -21,7 +21,7 @@ from rich.text import Text
 from attnlab import __version__
 from attnlab.config import LARGEST, TrainConfig
 from attnlab.errors import AttnlabError, AttnlabWarning, NotARun, UserError, cut, unknown
-from attnlab.machine import is_main_process
+from attnlab.machine import is_main_process, require_single_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
 _LONGEST = 2000  # characters of a message, which may quote user input
@@ -81,7 +81,6 @@ def show_json(value: Any) -> None:
 
 def output_folder(out: Path | None, stem: str, activity: str) -> Path:
     """The folder to write, by default runs/STEM-N; it must not exist, and one process writes it."""
-    from attnlab.machine import require_single_process
     from attnlab.store.folders import refuse_existing
     from attnlab.store.runs import unused_path
 
@@ -91,18 +90,11 @@ def output_folder(out: Path | None, stem: str, activity: str) -> Path:
     return folder
 
 
-def _share_the_machine() -> None:
-    """Have idle OpenMP threads sleep soon instead of spinning, unless the user set a policy; read when torch loads.
-
-    Costs nothing measurable on a quiet machine; beside another program, training is several times faster.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; mistakes end in one line on standard error and an exit code."""
-    _share_the_machine()
+    # Idle OpenMP threads sleep soon instead of spinning: beside another program, training is several times faster.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch loads
     warnings.showwarning = _show_warning
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job of a script must not react to Ctrl-C
         signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -13,7 +13,9 @@ from cyclopts import App, Parameter
 
 from attnlab.cli.common import COMPARE, app, console, errors, say, show_json
 from attnlab.errors import UserError
+from attnlab.machine import require_single_process
 from attnlab.registry import listings
+from attnlab.store import usercode
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, collect, default, typed_command
 
@@ -53,8 +55,6 @@ def _compare_command() -> Callable[..., None]:
         json: opt.Json = False,
         given: opt.Settings = NONE,
     ) -> None:
-        from attnlab.machine import require_single_process
-        from attnlab.store import usercode
         from attnlab.store.runs import unused_path
 
         require_single_process("a comparison")

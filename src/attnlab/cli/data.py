@@ -11,6 +11,7 @@ from rich.text import Text
 from attnlab.cli.common import DATA, app, say, show_json
 from attnlab.config import Stage, TaskConfig, merge, resolve
 from attnlab.errors import UserError
+from attnlab.pictures import picture_kind, write_picture
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 
@@ -45,7 +46,6 @@ def corpus_show(
     """
     from attnlab import corpora
     from attnlab.lm.stages import preview
-    from attnlab.pictures import picture_kind, write_picture
     from attnlab.report.charts import outline_picture
     from attnlab.report.parts import lengths_chart
     from attnlab.tasks import task_class

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from attnlab.cli.common import MEASURE, app, console, output_folder, say, show_json
 from attnlab.errors import UserError
+from attnlab.machine import require_single_process
 from attnlab.studies import options as opt
 from attnlab.studies.options import about, at_least_one, default
 
@@ -234,7 +235,6 @@ def calibrate(
     thresholds. The result is stored in the run.
     """
     from attnlab import corpora, trust
-    from attnlab.machine import require_single_process
     from attnlab.store.runs import Run
 
     require_single_process("a calibration")

@@ -12,8 +12,9 @@ from cyclopts import Group, Parameter
 from attnlab.cli.common import HUGGING_FACE, app, console, errors, output_folder, say, show_json
 from attnlab.errors import UserError
 from attnlab.hf import BAG_OF_WORDS, FineTuning
+from attnlab.machine import require_single_process
 from attnlab.studies import options as opt
-from attnlab.studies.options import about, default, read_seeds, settings_class, typed_command
+from attnlab.studies.options import about, default, read_seeds, seed_numbers, settings_class, typed_command
 
 if TYPE_CHECKING:
     from attnlab.studies.study import Study
@@ -88,7 +89,6 @@ def classify(
     from attnlab.hf.documents import batch_document, classification_document, tables_document
     from attnlab.hf.tuning import TableFiles
     from attnlab.lm.progress import display
-    from attnlab.machine import require_single_process
     from attnlab.report.screen import show, show_all
     from attnlab.store.folders import refuse_existing
     from attnlab.store.runs import unused_path
@@ -103,7 +103,6 @@ def classify(
         study = Search(**plan, trials=trials or 0, minutes=minutes or 0.0)
     elif optimizers is not None:
         from attnlab.hf.optimizers import Optimizers, read_rates
-        from attnlab.studies.options import seed_numbers
 
         study = Optimizers(**plan, rates=read_rates(optimizers), seeds=seed_numbers(read_seeds(seeds)))
     target, shown = out or unused_path(study.name if study else "classify"), errors if json else console
@@ -182,7 +181,6 @@ def export(
     `import attnlab.exchange`. Needs transformers: pip install 'attnlab[hf]'.
     """
     from attnlab.hf.exchange import export
-    from attnlab.machine import require_single_process
 
     require_single_process("an export")
     written = export(source, folder, trust_code=trust_code)
@@ -210,7 +208,6 @@ def import_(
     Needs transformers: pip install 'attnlab[hf]'.
     """
     from attnlab.hf.exchange import import_model
-    from attnlab.machine import require_single_process
 
     require_single_process("an import")
     run = import_model(source, out, trust_code=trust_code)

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.table import Column, Table
 
+from attnlab import registry
 from attnlab.cli.common import DESIGN, MEASURE, app, console, errors, say, show_json
 from attnlab.config import resolve
 from attnlab.errors import UserError
+from attnlab.machine import require_single_process
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 from attnlab.terminal import printable
@@ -74,7 +76,6 @@ def audit(
     Exit code 1 if a fault is found that is not a declared defect, if leaks could not be tested (the
     verdict is "not tested"), or if only variants with declared defects were named.
     """
-    from attnlab import registry
     from attnlab.measure.audit import audit_any, document, is_failure
 
     if length < 4:
@@ -114,7 +115,6 @@ def bench(
     Times are of forward and backward, as multiples of SDPA's; all mechanisms run in turns in one
     process. Memory is measured in child processes (Linux).
     """
-    from attnlab.machine import require_single_process
     from attnlab.measure.bench import BenchResult, ReachResult, timing
     from attnlab.measure.bench.cases import Case, choose_cases
     from attnlab.report.html import as_html
@@ -245,7 +245,6 @@ def mechanisms_show(
     and always beside the trivial answer, the mean of the values. OUT/mechanism.html has patterns and
     curves.
     """
-    from attnlab import registry
     from attnlab.measure import approximation, cards
     from attnlab.report.html import as_html
     from attnlab.store.folders import refuse_existing, write_folder

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from attnlab import registry
-from attnlab.cli.common import TRAIN, app, console
+from attnlab.cli.common import TRAIN, app, console, output_folder
 from attnlab.config import absolute_names
 from attnlab.errors import UserError, unknown
 from attnlab.store.usercode import is_code
@@ -75,14 +75,11 @@ def command_of(cls: type[Study[Any]]) -> Callable[..., None]:
         seed: int | None = None,
         given: Any = NONE,
     ) -> None:
-        from attnlab.machine import require_single_process
-        from attnlab.store.runs import unused_path
-
-        require_single_process("a study")
+        folder = output_folder(out, stem, "a study")
         plan = replace(plan or cls(), command=typed_command())
         if trains:
             plan = replace(plan, given=collect(given, mechanism, seed))  # type: ignore[call-arg]
-        plan.begin(out or unused_path(stem), console)
+        plan.begin(folder, console)
 
     options: dict[str, tuple[Any, Any]] = {
         "plan": (Annotated[cls, Parameter(name="*")], cls()),

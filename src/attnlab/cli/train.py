@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 
+from attnlab import registry
 from attnlab.cli.common import TRAIN, app, console, say, show_json
 from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names, resolve
 from attnlab.errors import UserError
-from attnlab.machine import is_main_process
+from attnlab.machine import cores, is_main_process, require_single_process
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default, read_seeds
 
@@ -65,8 +66,6 @@ def pretrain(
 
 def _held_out(settings: RunConfig, dev: str | None) -> tuple[RunConfig, str | None]:
     """The settings and the data to validate on; a share of the text is an option of its task."""
-    from attnlab import registry
-
     try:
         share = float(dev or "")
     except ValueError:
@@ -88,7 +87,6 @@ def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:
     if count == 1 and not is_one_of_several:
         return
     from attnlab.lm.processes import join_launch, launch
-    from attnlab.machine import cores
     from attnlab.store.runs import unused_path
 
     if is_one_of_several:
@@ -165,7 +163,6 @@ def resume(
     from attnlab import studies
     from attnlab.lm import stages
     from attnlab.lm.progress import display
-    from attnlab.machine import require_single_process
     from attnlab.store.folders import kind_of
     from attnlab.store.runs import Run
 
@@ -194,8 +191,6 @@ def settings(preset: Annotated[str, about("Preset to show.")] = "small", /, *, j
     if json:
         show_json(values)
         return
-    from attnlab import registry
-
     meanings = {item.name: item.metadata["help"] for item in fields(RunConfig)}
     for part in fields(RunConfig):
         if isinstance(part.default_factory, type):
