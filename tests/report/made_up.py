@@ -237,7 +237,8 @@ def make_trust(max_risk: float = 0.1, met: bool = True) -> TrustResult:
     groups = [describe(name, items, known) for name, items in (("known", known), ("withheld", withheld))]
     calibration = CalibrationSummary(100, 0, 0, 9, 80, 0.8, 0.7, 0.9, 0.09, 0.03, 0.028, None, (rule,))
     losses = LossCurve([1, 2, 3], [4096, 8192, 12288], [7.6, 1.2, 0.4])
-    run = TrainedRun("pretrain", "pretrain", SETTINGS, 3, 1.0, 12288, 4096, 3.0, 0.4, 3_383_296, losses)
+    about: Result = {"folder": "pretrain", "stage": "pretrain", "settings": SETTINGS, "curve": losses}
+    run = TrainedRun(3_383_296, 3, 1.0, 12288, 3.0, 4096, 0.4, **about)
     return TrustResult(
         kind="trust",
         title="Does it know what it does not know?",

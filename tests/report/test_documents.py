@@ -40,7 +40,7 @@ import attnlab.report
 from attnlab.errors import StorageError
 from attnlab.report import FORMATS, screen, write_document
 from attnlab.report import runs as side_by_side
-from attnlab.report.document import Block, Cell, Chart, Document, Group, Table
+from attnlab.report.document import Answers, Block, Cell, Chart, Document, Group, Section, Table
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables, tex
 from attnlab.store.records import encode
@@ -391,3 +391,8 @@ def test_a_notebook_shows_the_page_in_a_frame(name: str) -> None:
     shown = document(name)._repr_html_()
     assert shown.count("<") == 2  # the frame: the page within is escaped
     assert unescape(shown.split('srcdoc="')[1].split('"')[0]) == as_html(document(name))
+
+
+def test_markdown_says_where_there_are_no_answers() -> None:
+    made = Document("recall", "Title", [], [Section("Answers", [Answers("Right", [])])])
+    assert as_markdown(made).endswith("### Right\n\nNone.\n")

@@ -26,9 +26,8 @@ from attnlab.hf.loading import PACKAGES, need_extra
 from attnlab.lm.progress import QUIET, Show, silent
 from attnlab.machine import environment
 from attnlab.report import write_document
-from attnlab.report.parts import StudyResult
-from attnlab.report.words import capital, count, interval, percent
-from attnlab.stats import proportion_interval
+from attnlab.report.parts import Accuracy, StudyResult
+from attnlab.report.words import capital, percent
 from attnlab.store import records
 from attnlab.store.folders import folders_above, os_errors, refuse_existing, write_bytes, write_manifest
 
@@ -173,27 +172,6 @@ def fine_tune(
 
 
 # The result
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accuracy:
-    """How many of some texts got their label, as a share with its 95 % interval."""
-
-    texts: int
-    right: int
-    accuracy: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, right: int, texts: int, **others: Any) -> Self:
-        """The record with its share and interval, from two counts and the other fields."""
-        low, high = proportion_interval(right, texts)
-        return cls(texts=texts, right=right, accuracy=right / texts, low=low, high=high, **others)
-
-    def __str__(self) -> str:
-        share, span = percent(self.accuracy), interval(self.low, self.high)
-        return f"{share} of {count(self.texts)} texts right (95 % interval {span})"
 
 
 @dataclass(frozen=True)

@@ -16,35 +16,9 @@ from attnlab.errors import UserError, cut
 from attnlab.hf import BAG_OF_WORDS, FineTuning
 from attnlab.hf.classify import Classification, Measured, Predictions, TablesSummary
 from attnlab.hf.loading import load_tokenizer, longest_text_of, quietly
-from attnlab.report.document import (
-    Axis,
-    Block,
-    Cell,
-    Chart,
-    Column,
-    Document,
-    Facts,
-    HeatMap,
-    Notice,
-    Section,
-    Series,
-    Table,
-    Text,
-    section,
-)
-from attnlab.report.parts import (
-    cell,
-    folded,
-    interval_cell,
-    lines,
-    out_of,
-    plain_facts,
-    report_of,
-    reproduce,
-    side_by_side,
-    table_of,
-    text_column,
-)
+from attnlab.report import document as blocks
+from attnlab.report import parts
+from attnlab.report.document import Cell, Column, Document, Facts, Table, Text, section
 from attnlab.report.words import capital, count, duration, percent, plural
 from attnlab.store import records
 
@@ -67,7 +41,7 @@ _BATCHING = {
 # The tables
 
 
-def data_blocks(tables: TablesSummary) -> list[Block]:
+def data_blocks(tables: TablesSummary) -> list[blocks.Block]:
     """How the columns were detected, how often each label occurs, and texts of each."""
     sentences = []
     for name, table in tables.data.items():
@@ -78,17 +52,17 @@ def data_blocks(tables: TablesSummary) -> list[Block]:
     originals = {name: f"{name} (in the files: {label})" for label, name in tables.renamed.items()}
     columns: list[tuple[str, Callable[[str], Cell]]] = [("Label", lambda label: Cell(originals.get(label, label)))]
     for name, table in tables.data.items():
-        columns.append((_USES[name], lambda label, table=table: cell(table.counts[label], "count")))  # type: ignore[misc]
+        columns.append((_USES[name], lambda label, table=table: parts.cell(table.counts[label], "count")))  # type: ignore[misc]
     return [
         Text(sentences),
-        table_of("Labels", "", tables.labels, columns),
-        side_by_side([Text(texts, "samples", label) for label, texts in tables.examples.items()]),
+        parts.table_of("Labels", "", tables.labels, columns),
+        parts.side_by_side([Text(texts, "samples", label) for label, texts in tables.examples.items()]),
     ]
 
 
-def warnings_of(warnings: Sequence[str]) -> list[Notice]:
+def warnings_of(warnings: Sequence[str]) -> list[blocks.Notice]:
     """What looks wrong in the tables."""
-    return [Notice("Look at the data:", warning) for warning in warnings]
+    return [blocks.Notice("Look at the data:", warning) for warning in warnings]
 
 
 def tables_document(tables: TablesSummary) -> Document:
@@ -156,15 +130,15 @@ def batch_document(model: str, tables: Tables, settings: FineTuning) -> Document
     ordered, source = sorted(whole.lengths), tables.train.source
     lengths = f"{ordered[0]} to {plural(ordered[-1], 'token')} (median {ordered[len(ordered) // 2]})"
     tokens = sum(whole.kept)
-    batching = table_of(
+    batching = parts.table_of(
         "Batching",
         "",
         whole.positions(settings).items(),
         [
             ("Batching", lambda way: Cell(way[0])),
-            ("Positions per epoch", lambda way: cell(way[1], "count")),
-            ("Padding", lambda way: cell(1 - tokens / way[1], "share")),
-            (text_column("Batches"), lambda way: Cell(_BATCHING[way[0]])),
+            ("Positions per epoch", lambda way: parts.cell(way[1], "count")),
+            ("Padding", lambda way: parts.cell(1 - tokens / way[1], "share")),
+            (parts.text_column("Batches"), lambda way: Cell(_BATCHING[way[0]])),
         ],
     )
     total = f"{plural(len(ordered), 'text')} of {lengths}, {count(tokens)} together; {whole.truncation()}."
@@ -198,15 +172,15 @@ def _tensor_table(batch: Any, side: str) -> Table:
     known = list(_MEANINGS)
     order = sorted(batch, key=lambda name: known.index(name) if name in known else len(known) - 2)  # labels last
     meanings = {name: _MEANINGS.get(name, "a further input of this model").format(side=side) for name in order}
-    return table_of(
+    return parts.table_of(
         "Tensors",
         "",
         order,
         [
             ("Tensor", Cell),
-            (text_column("Type"), lambda name: Cell(str(batch[name].dtype).removeprefix("torch."))),
-            (text_column("Shape"), lambda name: Cell(" × ".join(map(str, batch[name].shape)))),
-            (text_column("Meaning"), lambda name: Cell(meanings[name])),
+            (parts.text_column("Type"), lambda name: Cell(str(batch[name].dtype).removeprefix("torch."))),
+            (parts.text_column("Shape"), lambda name: Cell(" × ".join(map(str, batch[name].shape)))),
+            (parts.text_column("Meaning"), lambda name: Cell(meanings[name])),
         ],
     )
 
@@ -229,7 +203,7 @@ def _shortest_text(tokenizer: Any, tables: Tables, batch: Any) -> tuple[Text, Ta
     pieces = list(zip(tokenizer.convert_ids_to_tokens(ids), ids, masks[place], strict=True))
     real, padding = [piece for piece in pieces if piece[2]], [piece for piece in pieces if not piece[2]]
     shown = real[:_MOST_PIECES] + padding[:_MOST_PADDING]
-    table = table_of(
+    table = parts.table_of(
         "Pieces",
         f"{len(real)} pieces and {len(padding)} of padding; {len(shown)} of them:",
         shown,
@@ -249,24 +223,24 @@ def _shortest_text(tokenizer: Any, tables: Tables, batch: Any) -> tuple[Text, Ta
 def predictions_document(predictions: Predictions, source: str) -> Document:
     """How often each label was given, and the first texts with their labels."""
     texts = predictions.texts
-    labels = table_of(
+    labels = parts.table_of(
         "Labels",
         "",
         predictions.counts.items(),
         [
             ("Label", lambda label: Cell(label[0])),
-            ("Texts", lambda label: cell(label[1], "count")),
-            ("Share", lambda label: cell(label[1] / len(texts), "share")),
+            ("Texts", lambda label: parts.cell(label[1], "count")),
+            ("Share", lambda label: parts.cell(label[1] / len(texts), "share")),
         ],
     )
-    first = table_of(
+    first = parts.table_of(
         "Texts",
         "",
         texts[:_MOST_TEXTS],
         [
             ("Label", lambda row: Cell(row.label)),
-            ("Probability", lambda row: cell(row.probabilities[row.label], "share")),
-            (text_column("Text"), lambda row: Cell(cut(row.text, _LONGEST_TEXT))),
+            ("Probability", lambda row: parts.cell(row.probabilities[row.label], "share")),
+            (parts.text_column("Text"), lambda row: Cell(cut(row.text, _LONGEST_TEXT))),
         ],
     )
     shown = f"The first {_MOST_TEXTS} texts" if len(texts) > _MOST_TEXTS else "Texts"
@@ -284,7 +258,7 @@ def read_classification(folder: Path) -> Document:
 
 def classification_document(result: Classification) -> Document:
     """The report of a classification."""
-    return report_of(
+    return parts.report_of(
         "classification",
         result,
         result.verdict,
@@ -292,11 +266,11 @@ def classification_document(result: Classification) -> Document:
             *section("Results", _accuracy_table(result)),
             *(section("Training", *_curve_charts(result), _epochs_table(result)) if result.epochs else []),
             *(
-                Section(f"Labels on {name}", list(_labels_blocks(measured, name, result.tables.labels)))
+                blocks.Section(f"Labels on {name}", list(_labels_blocks(measured, name, result.tables.labels)))
                 for name, measured in result.measured.items()
             ),
             *section("Data", *data_blocks(result.tables)),
-            reproduce(result, _run_facts(result), more=[_settings(result)]),
+            parts.reproduce(result, _run_facts(result), more=[_settings(result)]),
         ],
         warnings_of(result.tables.warnings),
         footer="The raw numbers are in result.json, every text with its label in predictions.tsv.",
@@ -304,7 +278,7 @@ def classification_document(result: Classification) -> Document:
 
 
 def _loss_cell(loss: float | None) -> Cell:
-    return Cell("NaN") if loss is None else cell(loss, "loss")
+    return Cell("NaN") if loss is None else parts.cell(loss, "loss")
 
 
 def _accuracy_table(result: Classification) -> Table:
@@ -312,41 +286,41 @@ def _accuracy_table(result: Classification) -> Table:
     once = "the test table was measured once, after everything was chosen"
     remarks = [*([chosen] if result.best_epoch else []), *([once] if result.test else [])]
     guess = Column("Most common label", note="the accuracy of always predicting it")
-    return table_of(
+    return parts.table_of(
         "Results",
         f"{capital('; '.join(remarks))}." if remarks else "Shares of right labels.",
         result.measured.items(),
         [
             ("Table", lambda part: Cell(part[0])),
-            ("Accuracy", lambda part: cell(part[1].accuracy, "share")),
-            ("95 % interval", lambda part: interval_cell(part[1])),
-            ("Right", lambda part: out_of(part[1].right, part[1].texts)),
+            ("Accuracy", lambda part: parts.cell(part[1].accuracy, "share")),
+            ("95 % interval", lambda part: parts.interval_cell(part[1])),
+            ("Right", lambda part: parts.out_of(part[1].right, part[1].texts)),
             (Column("Loss", note="cross-entropy in nats"), lambda part: _loss_cell(part[1].loss)),
-            (guess, lambda part: cell(part[1].commonest, "share")),
+            (guess, lambda part: parts.cell(part[1].commonest, "share")),
         ],
         brief=True,
     )
 
 
-def _curve_charts(result: Classification) -> list[Chart]:
+def _curve_charts(result: Classification) -> list[blocks.Chart]:
     numbers = [float(epoch.epoch) for epoch in result.epochs]
 
-    def both(training: Sequence[float | None], validation: Sequence[float | None]) -> list[Series]:
-        return [Series("training", numbers, training), Series("validation", numbers, validation)]  # type: ignore[arg-type]
+    def both(training: Sequence[float | None], validation: Sequence[float | None]) -> list[blocks.Series]:
+        return [blocks.Series("training", numbers, training), blocks.Series("validation", numbers, validation)]  # type: ignore[arg-type]
 
     losses = both([epoch.train_loss for epoch in result.epochs], [epoch.dev_loss for epoch in result.epochs])
     shares = [(100 * epoch.train_accuracy, 100 * epoch.dev_accuracy) for epoch in result.epochs]
     accuracies = both([training for training, _ in shares], [validation for _, validation in shares])
-    x, title = Axis("epoch"), f"Accuracy; epoch {result.best_epoch} was kept"
+    x, title = blocks.Axis("epoch"), f"Accuracy; epoch {result.best_epoch} was kept"
     return [
-        lines("Loss", losses, x, Axis("loss", "nats per text", low=0.0), "the loss"),
-        lines(title, accuracies, x, Axis("right labels", "%"), "the accuracy in per cent"),
+        parts.lines("Loss", losses, x, blocks.Axis("loss", "nats per text", low=0.0), "the loss"),
+        parts.lines(title, accuracies, x, blocks.Axis("right labels", "%"), "the accuracy in per cent"),
     ]
 
 
 def _epochs_table(result: Classification) -> Table:
     """The epochs; the one that was kept is marked."""
-    return table_of(
+    return parts.table_of(
         "Epochs",
         "Training loss and accuracy are measured while the weights change, over the whole epoch and with dropout; validation is"
         " measured at its end.",
@@ -355,16 +329,16 @@ def _epochs_table(result: Classification) -> Table:
             (Column("Epoch"), lambda epoch: Cell(str(epoch.epoch), epoch.epoch)),
             ("Training loss", lambda epoch: _loss_cell(epoch.train_loss)),
             ("Validation loss", lambda epoch: _loss_cell(epoch.dev_loss)),
-            ("Training accuracy", lambda epoch: cell(epoch.train_accuracy, "share")),
-            ("Validation accuracy", lambda epoch: cell(epoch.dev_accuracy, "share")),
-            ("Time", lambda epoch: cell(epoch.seconds, "seconds")),
+            ("Training accuracy", lambda epoch: parts.cell(epoch.train_accuracy, "share")),
+            ("Validation accuracy", lambda epoch: parts.cell(epoch.dev_accuracy, "share")),
+            ("Time", lambda epoch: parts.cell(epoch.seconds, "seconds")),
         ],
         mark=lambda epoch: "kept" if epoch.epoch == result.best_epoch else "",
         brief=True,
     )
 
 
-def _labels_blocks(measured: Measured, name: str, labels: tuple[str, ...]) -> Iterator[Block]:
+def _labels_blocks(measured: Measured, name: str, labels: tuple[str, ...]) -> Iterator[blocks.Block]:
     """The confusion matrix, and the mistakes if there are any."""
     counts = measured.confusion
     pairs = "; ".join(
@@ -373,7 +347,7 @@ def _labels_blocks(measured: Measured, name: str, labels: tuple[str, ...]) -> It
         for column, predicted in enumerate(labels)
         if counts[row][column]
     )
-    yield HeatMap(
+    yield blocks.HeatMap(
         "Rows: the label of the text. Columns: the predicted label.",
         f"Confusion matrix. {pairs}",
         counts,
@@ -385,22 +359,22 @@ def _labels_blocks(measured: Measured, name: str, labels: tuple[str, ...]) -> It
     )
     if measured.mistakes:
         shown, wrong = plural(len(measured.mistakes), "mistake"), count(measured.texts - measured.right)
-        yield table_of(
+        yield parts.table_of(
             f"Mistakes on {name}",
             f"{shown} of {wrong} on {name}, the most confident ones. Some may be errors of the table.",
             measured.mistakes,
             [
                 ("Text", lambda mistake: Cell(mistake.text)),
-                (text_column("Label"), lambda mistake: Cell(mistake.label)),
-                (text_column("Predicted"), lambda mistake: Cell(mistake.predicted)),
-                (Column("Confidence", largest_first=True), lambda mistake: cell(mistake.confidence, "share")),
+                (parts.text_column("Label"), lambda mistake: Cell(mistake.label)),
+                (parts.text_column("Predicted"), lambda mistake: Cell(mistake.predicted)),
+                (Column("Confidence", largest_first=True), lambda mistake: parts.cell(mistake.confidence, "share")),
             ],
         )
 
 
 def _run_facts(result: Classification) -> Facts:
     known = {name.replace("_", " "): value for name, value in asdict(result.facts).items() if value not in (None, ())}
-    pairs = plain_facts(known)
+    pairs = parts.plain_facts(known)
     if result.steps:
         pairs += [
             ("steps", count(result.steps)),
@@ -411,7 +385,9 @@ def _run_facts(result: Classification) -> Facts:
     return Facts("Run", pairs)
 
 
-def _settings(result: Classification) -> Block:
+def _settings(result: Classification) -> blocks.Block:
     settings = asdict(result.settings) if result.epochs else {"seed": result.settings.seed}
     checksums = [(table.source, f"sha256 {table.sha256}") for table in result.tables.data.values()]
-    return folded("Settings and checksums", Facts("Settings", plain_facts(settings)), Facts("Checksums", checksums))
+    return parts.folded(
+        "Settings and checksums", Facts("Settings", parts.plain_facts(settings)), Facts("Checksums", checksums)
+    )

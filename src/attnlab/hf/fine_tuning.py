@@ -17,18 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import (
-    DataCollatorWithPadding,
-    EvalPrediction,
-    PreTrainedTokenizerBase,
-    PrinterCallback,
-    Trainer,
-    TrainingArguments,
-    pipeline,
-    set_seed,
-)
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import UserError
@@ -110,7 +102,7 @@ def inner_matrices(model: nn.Module) -> list[Tensor]:
     return list(weights.values())
 
 
-class RecordingTrainer(Trainer):
+class RecordingTrainer(transformers.Trainer):
     """transformers' Trainer with evaluation in order; it counts batches, records epochs, and prints nothing by itself."""
 
     def __init__(self, show: Show, after_epoch: Callable[[Epoch], None], **options: Any) -> None:
@@ -121,7 +113,7 @@ class RecordingTrainer(Trainer):
         self.texts = self.right = 0  # of this epoch
         self.train_loss, self.began = float("nan"), 0.0
         super().__init__(compute_metrics=self.measure, **options)
-        self.remove_callback(PrinterCallback)
+        self.remove_callback(transformers.PrinterCallback)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int]:
         return SequentialSampler(eval_dataset)
@@ -145,7 +137,7 @@ class RecordingTrainer(Trainer):
             self.show.step(Step(step, share, epoch, float(loss.detach()), 0.0, self.tokens, seconds))
         return (loss, outputs) if return_outputs else loss
 
-    def measure(self, evaluated: EvalPrediction) -> dict[str, float]:
+    def measure(self, evaluated: transformers.EvalPrediction) -> dict[str, float]:
         """The accuracy on validation; the scores are recorded."""
         logits = _only_logits(evaluated.predictions)
         self.logits.append(logits)
@@ -172,8 +164,8 @@ class RecordingTrainer(Trainer):
         return metrics
 
 
-def _arguments(settings: FineTuning, folder: str, keep: bool) -> TrainingArguments:
-    return TrainingArguments(
+def _arguments(settings: FineTuning, folder: str, keep: bool) -> transformers.TrainingArguments:
+    return transformers.TrainingArguments(
         output_dir=folder,
         per_device_train_batch_size=settings.batch_size,
         per_device_eval_batch_size=settings.batch_size,
@@ -208,7 +200,7 @@ def run(
 ) -> Outcome:
     """Fine-tune a model; with a folder its best epoch is saved there, and measured on the test table if there is one."""
     began = time.perf_counter()
-    set_seed(settings.seed)  # the head is drawn when the model is loaded
+    transformers.set_seed(settings.seed)  # the head is drawn when the model is loaded
     encoder = load_encoder(name, tables.labels)
     limit = min(settings.max_length, encoder.limit)
     with quietly(), tempfile.TemporaryDirectory(dir=folder, prefix=".best-") as checkpoints:
@@ -294,7 +286,7 @@ def predict(name: str, texts: list[str]) -> tuple[list[str], list[list[float]]]:
     limit = longest_text(model, tokenizer)
     if place.name == "model" and (place.parent / "predictions.tsv").is_file():  # written by `attnlab classify`
         limit = min(limit, records.read(Classification, place.parent / "result.json").facts.max_length or limit)
-    make: Any = pipeline  # typed for each task apart
+    make: Any = transformers.pipeline  # typed for each task apart
     options = {"function_to_apply": "softmax", "truncation": True, "max_length": limit, "batch_size": _TEXTS_AT_ONCE}
     with quietly():
         device = choose_device("auto")

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Self
 from rich.console import Console
 
 from attnlab.hf import FineTuning
-from attnlab.hf.classify import Accuracy, Classification, Epoch, Measured, fine_tune, make_classifier, short_name
+from attnlab.hf.classify import Classification, Epoch, Measured, fine_tune, make_classifier, short_name
 from attnlab.hf.loading import PACKAGES
 from attnlab.hf.tuning import Tuning, TuningResult
 from attnlab.lm.progress import Show, display, say
 from attnlab.report.document import Cell, Column, Document, Text, section
-from attnlab.report.parts import accuracy_cell, cell, table_of, text_column
+from attnlab.report.parts import Accuracy, accuracy_cell, cell, table_of, text_column
 from attnlab.report.words import count, duration, percent, plural
 from attnlab.stats import Chosen, chosen_best
 from attnlab.store import records

@@ -27,25 +27,9 @@ from attnlab.inside.taps import capture, eval_mode, influence
 from attnlab.lm.model import Block, LanguageModel
 from attnlab.lm.tokenizers import MASK, PAD, Tokenizer
 from attnlab.pictures import picture_bytes
+from attnlab.report import document as blocks
 from attnlab.report.charts import shorten
-from attnlab.report.document import (
-    Axis,
-    Cell,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Head,
-    Heads,
-    Mark,
-    Notice,
-    Row,
-    Section,
-    Table,
-    Text,
-    Tokens,
-    section,
-)
+from attnlab.report.document import Cell, Column, Document, Section, Text
 from attnlab.report.html import as_html
 from attnlab.report.parts import cell, folded, strongest, text_column
 from attnlab.report.words import NOTHING, percent, plural, visible
@@ -163,7 +147,7 @@ class View:
                 Section("What it expects next", [_expectation_chart(self)]),
                 *_heads_section(self, names),
                 _surprise_section(self),
-                Section("Reproduce", [Code(command), Text([python])]),
+                Section("Reproduce", [blocks.Code(command), Text([python])]),
             ],
             notices=no_pattern(
                 [number for number, layer in enumerate(self.layers, start=1) if layer.kind != "pattern"],
@@ -328,7 +312,7 @@ def attentions_of(
 # The page
 
 
-def _heads_of(view: View) -> Iterator[Head]:
+def _heads_of(view: View) -> Iterator[blocks.Head]:
     """Every map, with a sentence on its last row."""
     for number, layer in enumerate(view.layers, start=1):
         readable = layer.kind == "pattern"
@@ -337,14 +321,16 @@ def _heads_of(view: View) -> Iterator[Head]:
             column = strongest(pattern[-1])
             most = f"“{visible(view.tokens[column])}” ({percent(pattern[-1][column])})"
             what = f"looks most at {most}" if readable else f"depends most on {most}, by its influence"
-            yield Head(number, place, pattern, f"At the last token it {what}.", title, verb)
+            yield blocks.Head(number, place, pattern, f"At the last token it {what}.", title, verb)
 
 
-def _expectation_chart(view: View) -> Chart:
-    marks = [Mark(visible(guess.token), 100 * guess.probability, percent(guess.probability)) for guess in view.next]
+def _expectation_chart(view: View) -> blocks.Chart:
+    marks = [
+        blocks.Mark(visible(guess.token), 100 * guess.probability, percent(guess.probability)) for guess in view.next
+    ]
     label = "Bar chart of the likeliest next tokens. " + "; ".join(f"{mark.name} {mark.text}" for mark in marks)
     title = f"The likeliest tokens after “{visible(view.tokens[-1])}”"
-    return Chart("bars", title, label, Axis("probability", "%"), marks=marks)
+    return blocks.Chart("bars", title, label, blocks.Axis("probability", "%"), marks=marks)
 
 
 def _heads_section(view: View, mechanisms: Sequence[str]) -> list[Section]:
@@ -360,8 +346,8 @@ def _heads_section(view: View, mechanisms: Sequence[str]) -> list[Section]:
     )
     notes = dict(enumerate(mechanisms, start=1)) if len(set(mechanisms)) > 1 else None
     size = min(_LARGEST, max(_SMALLEST, _ROOM / len(tokens)))
-    viewer = Heads(tokens, heads, len(tokens) - 1, size, notes, strip=True)
-    return section("Where it looks", Text([words]) if readable else None, viewer)
+    viewer = blocks.Heads(tokens, heads, len(tokens) - 1, size, notes, strip=True)
+    return blocks.section("Where it looks", Text([words]) if readable else None, viewer)
 
 
 def _surprise_section(view: View) -> Section:
@@ -378,12 +364,12 @@ def _surprise_section(view: View) -> Section:
         if token.loss is not None:
             cells[1:] = [Cell(f"{token.loss:.2f}", token.loss), Cell(visible(token.expected or ""))]
         notes.append(f"{cells[0].text}; it expected {cells[2].text}" if token.loss is not None else "")
-        rows.append(Row(Cell(str(place), place), [Cell(visible(token.token)), *cells]))
+        rows.append(blocks.Row(Cell(str(place), place), [Cell(visible(token.token)), *cells]))
     titles = [Column("Position"), text_column("Token"), Column("Probability"), Column("Loss")]
     caption = "Loss is the negative logarithm of the probability, in nats."
-    table = Table("By token", caption, [*titles, text_column("Expected most")], rows)
+    table = blocks.Table("By token", caption, [*titles, text_column("Expected most")], rows)
     shares = [min(1.0, (token.loss or 0.0) / _SURPRISED) for token in view.read]
-    tokens = Tokens([visible(token.token) for token in view.read], shares, notes)
+    tokens = blocks.Tokens([visible(token.token) for token in view.read], shares, notes)
     return Section("What surprised it", [Text([words]), tokens, folded("By token", table)])
 
 
@@ -393,12 +379,12 @@ def look_files(run: str, document: Document, name: str, picture: bytes, record: 
     return {"look.html": page, name: picture, "result.json": to_json({"run": run, **vars(record)})}
 
 
-def no_pattern(layers: Sequence[int], words: str) -> list[Notice]:
+def no_pattern(layers: Sequence[int], words: str) -> list[blocks.Notice]:
     """A notice about layers without weights over tokens, if there are any."""
     if not layers:
         return []
     which = f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
-    return [Notice(f"No pattern in {which}.", f"The mechanism there has no weights over tokens{words}")]
+    return [blocks.Notice(f"No pattern in {which}.", f"The mechanism there has no weights over tokens{words}")]
 
 
 # The picture, without any global state of matplotlib

@@ -26,15 +26,7 @@ from attnlab.report.words import visible
 _SCRIPTS = ("page.js", "tables.js", "curves.js")
 _ENHANCEMENTS = "const enhancements = [enhanceHeads, enhanceTables, enhanceCurves];\n"
 _SHADING = Shading(power=0.5)  # of attention weights
-
-
-def _no_break(value: str) -> str:
-    """The text with no-break spaces between numbers and their units."""
-    return re.sub(r"(?<=\d) (?=%|(?:h|min|s)\b)", "\u00a0", value)
-
-
-def _drawn(block: Chart | HeatMap) -> Markup:
-    return Markup(draw_chart(block) if isinstance(block, Chart) else draw_heat_map(block))
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:h|min|s)\b)")  # a space between a number and its unit
 
 
 def _chart_data(chart: Chart) -> dict[str, object]:
@@ -124,9 +116,9 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "no_break": _no_break,
+        "no_break": lambda text: _BEFORE_UNIT.sub("\u00a0", text),
         "kind": lambda block: type(block).__name__.lower(),
-        "drawn": _drawn,
+        "drawn": lambda block: Markup(draw_chart(block) if isinstance(block, Chart) else draw_heat_map(block)),
         "chart_data": _chart_data,
         "viewer": _viewer,
     }

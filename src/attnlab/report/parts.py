@@ -6,42 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from attnlab.config import Settings
 from attnlab.machine import environment
-from attnlab.report.document import (
-    Axis,
-    Block,
-    Cell,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Group,
-    Mark,
-    Notice,
-    Row,
-    Section,
-    Series,
-    Table,
-    section,
-)
-from attnlab.report.words import (
-    NOTHING,
-    count,
-    duration,
-    figure,
-    flat,
-    magnitude,
-    percent,
-    plain,
-    plural,
-    short_answer,
-    signed,
-    span,
-)
+from attnlab.report import document as blocks
+from attnlab.report import words
+from attnlab.report.document import Axis, Block, Cell, Chart, Column, Document, Group, Row, Series, Table
+from attnlab.store.runs import RunResult, Step
 
 if TYPE_CHECKING:
     from attnlab.lm.exams import Pair, Score, Scored, Scores
@@ -49,7 +21,7 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 
-QUICK = Notice(
+QUICK = blocks.Notice(
     "A quick run.",
     "It was cut short to show that everything works; its numbers say little about what the models can do.",
 )
@@ -78,21 +50,19 @@ class LossCurve:
     tokens: list[int] = field(default_factory=list)  # read since the start
     losses: list[float | None] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> LossCurve:
+        """The curve of the steps of a run."""
+        return cls(*map(list, zip(*((step.step, step.tokens, step.loss) for step in steps), strict=True)))
 
-@dataclass(frozen=True)
-class TrainedRun:
-    """A training run as reports show it."""
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRun(RunResult):
+    """The result of a training run as reports show it."""
 
     folder: str
     stage: str
     settings: Settings
-    steps: int
-    epochs: float
-    tokens: int
-    tokens_per_second: float
-    seconds: float
-    final_loss: float | None
-    parameters: int
     curve: LossCurve
 
 
@@ -103,15 +73,15 @@ def report_of(
     kind: str,
     result: StudyResult,
     lead: Sequence[str],
-    sections: Sequence[Section],
-    notices: Sequence[Notice] = (),
+    sections: Sequence[blocks.Section],
+    notices: Sequence[blocks.Notice] = (),
     took: str = "took",
     footer: str = "The raw numbers are in result.json.",
 ) -> Document:
     """The Document of a finished result: title, command, date, duration and processor come from the result."""
     processor = result.environment.get("processor")
     machine = f" on {processor}" if processor else ""
-    about = f"Finished {result.finished}; {took} {duration(result.seconds)}{machine}."
+    about = f"Finished {result.finished}; {took} {words.duration(result.seconds)}{machine}."
     return Document(kind, result.title, lead, sections, notices, about, result.command, footer)
 
 
@@ -126,20 +96,20 @@ def folded(title: str, *blocks: Block) -> Group:
 
 
 def reproduce(
-    result: StudyResult, facts: Facts, settings: Mapping[str, Settings] | None = None, more: Sequence[Block] = ()
-) -> Section:
+    result: StudyResult, facts: blocks.Facts, settings: Mapping[str, Settings] | None = None, more: Sequence[Block] = ()
+) -> blocks.Section:
     """How to reproduce a result: the command, the data, the machine, and settings by the name of their run."""
-    machine = Facts("Machine", plain_facts(result.environment))
+    machine = blocks.Facts("Machine", plain_facts(result.environment))
     hidden = [
-        folded(f"Settings of {name}", Facts("Settings", list(flat(values))))
+        folded(f"Settings of {name}", blocks.Facts("Settings", list(words.flat(values))))
         for name, values in (settings or {}).items()
     ]
-    return Section("Reproduce", [Code(result.command), side_by_side([facts, machine]), *more, *hidden])
+    return blocks.Section("Reproduce", [blocks.Code(result.command), side_by_side([facts, machine]), *more, *hidden])
 
 
 def plain_facts(values: Settings) -> list[tuple[str, str]]:
     """Names and values as they are."""
-    return [(name, plain(value)) for name, value in values.items()]
+    return [(name, words.plain(value)) for name, value in values.items()]
 
 
 # Tables
@@ -176,7 +146,30 @@ def table_of(
 
 def cell(value: float | None, kind: str) -> Cell:
     """A number of some kind (see `words.figure`)."""
-    return Cell(figure(value, kind), value)
+    return Cell(words.figure(value, kind), value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """How many of some texts got their label, as a share with its 95 % interval."""
+
+    texts: int
+    right: int
+    accuracy: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, right: int, texts: int, **others: Any) -> Self:
+        """The record with its share and interval, from two counts and the other fields."""
+        from attnlab.stats import proportion_interval  # here, because `attnlab runs` starts without numpy
+
+        low, high = proportion_interval(right, texts)
+        return cls(texts=texts, right=right, accuracy=right / texts, low=low, high=high, **others)
+
+    def __str__(self) -> str:
+        share, span = words.percent(self.accuracy), words.interval(self.low, self.high)
+        return f"{share} of {words.count(self.texts)} texts right (95 % interval {span})"
 
 
 class Measured(Protocol):
@@ -197,35 +190,40 @@ class Measured(Protocol):
 
 def accuracy_cell(score: Measured, each: str = "") -> Cell:
     """An accuracy with its interval below, and the values of single seeds behind it."""
-    under = span(score.low, score.high, "share")
-    return Cell(figure(score.accuracy, "share"), score.accuracy, under, each, low=score.low, high=score.high)
+    under = words.span(score.low, score.high, "share")
+    return Cell(words.figure(score.accuracy, "share"), score.accuracy, under, each, low=score.low, high=score.high)
+
+
+def difference_cell(value: float | None, low: float | None, high: float | None, kind: str) -> Cell:
+    """A difference with its sign, and its interval below."""
+    return Cell(words.signed(value, kind), value, words.span(low, high, kind, sign=True), low=low, high=high)
 
 
 def interval_cell(score: Measured) -> Cell:
     """The interval of an accuracy, in a cell of its own."""
-    return Cell(span(score.low, score.high, "share") or NOTHING, low=score.low, high=score.high)
+    return Cell(words.span(score.low, score.high, "share") or words.NOTHING, low=score.low, high=score.high)
 
 
 def out_of(part: int | None, whole: int) -> Cell:
     """A count out of another."""
-    return Cell(f"{NOTHING if part is None else count(part)} of {count(whole)}", part)
+    return Cell(f"{words.NOTHING if part is None else words.count(part)} of {words.count(whole)}", part)
 
 
-def accuracy_mark(name: str, score: Measured, faint: bool = False) -> Mark:
+def accuracy_mark(name: str, score: Measured, faint: bool = False) -> blocks.Mark:
     """An accuracy in per cent, with its interval, as a bar or a point."""
     assert score.accuracy is not None
     low, high = (None if end is None else 100 * end for end in (score.low, score.high))
-    return Mark(name, 100 * score.accuracy, percent(score.accuracy), low, high, faint)
+    return blocks.Mark(name, 100 * score.accuracy, words.percent(score.accuracy), low, high, faint)
 
 
 def _commonest(score: Score) -> list[tuple[str, float]]:
     """The most common predictions of an examination, short, with their shares."""
-    return [(short_answer(common.prediction) or "(nothing)", common.share) for common in score.commonest]
+    return [(words.short_answer(common.prediction) or "(nothing)", common.share) for common in score.commonest]
 
 
 def commonest_words(score: Score) -> str:
     """The two most common predictions in half a sentence."""
-    return " and ".join(f"{answer} ({percent(share)})" for answer, share in _commonest(score)[:2])
+    return " and ".join(f"{answer} ({words.percent(share)})" for answer, share in _commonest(score)[:2])
 
 
 def _commonest_cell(score: Score) -> Cell:
@@ -239,8 +237,8 @@ def commonest_table(rows: Sequence[Scored], of: str = "each model") -> Table:
     most = max(len(row.commonest) for row in rows)
     lines = []
     for row in rows:
-        cells = [Cell(f"{answer}, {percent(share)}", share) for answer, share in _commonest(row)]
-        cells += [Cell(NOTHING)] * (most - len(cells))
+        cells = [Cell(f"{answer}, {words.percent(share)}", share) for answer, share in _commonest(row)]
+        cells += [Cell(words.NOTHING)] * (most - len(cells))
         lines.append(Row(Cell(row.name), [*cells, cell(row.distinct_predictions, "count")]))
     caption = f"The most common answers of {of}, right or wrong, and how many different ones there are."
     titles = [text_column(f"{place}.") for place in range(1, most + 1)]
@@ -281,7 +279,7 @@ def accuracy_chart(rows: Sequence[Scored]) -> Chart | None:
         return None
     marks = [accuracy_mark(row.name, row, row.kind == "baseline") for row in scored]
     label = "Bar chart of right answers. " + "; ".join(
-        f"{row.name}: {figure(row.accuracy, 'share')} (95 % interval {span(row.low, row.high, 'share')})"
+        f"{row.name}: {words.figure(row.accuracy, 'share')} (95 % interval {words.span(row.low, row.high, 'share')})"
         for row in scored
     )
     return Chart("bars", "Right answers, with 95 % intervals", label, Axis("right answers", "%"), marks=marks)
@@ -312,11 +310,11 @@ def score_document(scores: Scores, command: str) -> Document:
     rows = scores.rows
     return Document(
         "score",
-        f"{plural(scores.questions, 'question')} of {scores.exam}",
+        f"{words.plural(scores.questions, 'question')} of {scores.exam}",
         [*(f"{row.name}: {row.sentence()}" for row in rows), *(pair.sentence for pair in scores.pairs)],
         [
-            *section("Results", accuracy_chart(rows), results_table(rows, "Predictions"), commonest_table(rows)),
-            *section("Pairs", _pairs_table(scores.pairs) if scores.pairs else None),
+            *blocks.section("Results", accuracy_chart(rows), results_table(rows, "Predictions"), commonest_table(rows)),
+            *blocks.section("Pairs", _pairs_table(scores.pairs) if scores.pairs else None),
         ],
         command=command,
     )
@@ -330,8 +328,7 @@ def _pairs_table(pairs: Sequence[Pair]) -> Table:
     titles = ("Difference", "Right with the first only", "With the second only", "p")
     rows = []
     for pair in pairs:
-        interval = span(pair.low, pair.high, "share", sign=True)
-        difference = Cell(signed(pair.difference, "share"), pair.difference, interval, low=pair.low, high=pair.high)
+        difference = difference_cell(pair.difference, pair.low, pair.high, "share")
         counts = cell(pair.only_a, "count"), cell(pair.only_b, "count")
         tests = cell(pair.p, "p"), *([cell(pair.adjusted, "p")] if several else [])
         rows.append(Row(Cell(pair.first), [Cell(pair.second), difference, *counts, *tests]))
@@ -351,8 +348,8 @@ def lengths_chart(lengths: Sequence[LengthBar]) -> Chart:
     y = [float(number) for _, _, number in bars for _ in range(2)]
     most = max(lengths, key=lambda bar: bar.sentences)
     label = f"Histogram of sentence lengths: most sentences have {most.least} to {most.most} words"
-    title = f"Words per sentence, {plural(sum(bar.sentences for bar in lengths), 'sentence')}"
-    title += f"; {plural(beyond, 'sentence')} of over {_LONGEST} words in the last bar" if beyond else ""
+    title = f"Words per sentence, {words.plural(sum(bar.sentences for bar in lengths), 'sentence')}"
+    title += f"; {words.plural(beyond, 'sentence')} of over {_LONGEST} words in the last bar" if beyond else ""
     axes = Axis("words", low=0.0), Axis("sentences", low=0.0)
     return Chart("lines", title, label, *axes, [Series("sentences", x, y)])
 
@@ -403,7 +400,7 @@ def _smoothed(curve: LossCurve, size: float, by_step: bool = False) -> tuple[lis
 
 def loss_chart(name: str, curve: LossCurve) -> Chart:
     """The loss of one run over the tokens read, smoothed, with the losses of single steps as dots."""
-    size, unit = magnitude(max(curve.tokens, default=0))
+    size, unit = words.magnitude(max(curve.tokens, default=0))
     places, losses, _ = _smoothed(curve, size)
     dots = tuple(thin(list(zip(places, losses, strict=True))))
     series = replace(joint_curve("smoothed", [curve], size), dots=dots, dots_name="single steps")
@@ -441,7 +438,7 @@ def _latter_part(series: Series, begin: float) -> Series:
 def joint_losses(runs: Sequence[tuple[str, Sequence[LossCurve], bool]]) -> list[Chart]:
     """Loss curves by name over their seeds, marked or not: the whole training, its second half closer, and by step."""
     last = [curve.tokens[-1] for _, curves, _ in runs for curve in curves if curve.tokens]
-    size, unit = magnitude(max(last, default=0))
+    size, unit = words.magnitude(max(last, default=0))
     series = [joint_curve(name, curves, size, marked) for name, curves, marked in runs]
     series = [line for line in series if line.y]
     if not series:

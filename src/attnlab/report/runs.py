@@ -20,7 +20,7 @@ from attnlab.config import Settings
 from attnlab.errors import AttnlabError, UserError
 from attnlab.machine import environment
 from attnlab.report.document import Cell, Column, Document, Facts, Notice, Row, RowTone, Section, Table, Text, section
-from attnlab.report.parts import LossCurve, cell, columns, folded, joint_losses, plain_facts, text_column
+from attnlab.report.parts import Accuracy, LossCurve, cell, columns, folded, joint_losses, plain_facts, text_column
 from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, plain, plural, sized, span
 from attnlab.store import records
 from attnlab.store.folders import refuse_existing, reporting_damage, write_folder
@@ -29,15 +29,6 @@ from attnlab.store.runs import Run
 
 NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
 _ALONE = "One run: how much another seed would change its numbers is not known."
-_FIGURES = (  # titles, units and notes of the figures of a run
-    ("Loss", "loss", "mean of the last steps: of about 20 while it trains, of a twentieth when done"),
-    ("Training", "seconds", ""),
-    ("Tokens per second", "rate", ""),
-    ("Steps", "count", ""),
-    ("Tokens", "count", ""),
-    ("Parameters", "count", ""),
-    ("Peak memory", "bytes", ""),
-)
 
 
 # Side by side
@@ -55,13 +46,6 @@ class ShownRun:
     parameters: int | None
     peak_memory: int | None
     curve: LossCurve
-
-    @property
-    def figures(self) -> tuple[float | None, ...]:
-        """Its figures in the order of `_FIGURES`."""
-        entry = self.entry
-        speed = (entry.loss, entry.seconds, self.tokens_per_second)
-        return (*speed, self.steps, entry.tokens, self.parameters, self.peak_memory)
 
     @property
     def mark(self) -> tuple[str, RowTone]:
@@ -148,7 +132,7 @@ def _describe(entry: Entry, name: str) -> ShownRun:
         tokens_per_second=result.tokens_per_second if result else rate,
         parameters=result.parameters if result else None,
         peak_memory=result.peak_memory if result else None,
-        curve=LossCurve([step.step for step in steps], [step.tokens for step in steps], [step.loss for step in steps]),
+        curve=LossCurve.of(steps),
     )
 
 
@@ -174,14 +158,22 @@ def differing(settings: Sequence[Settings]) -> list[str]:
     return [name for name in names if any(not same(values.get(name), settings[0].get(name)) for values in settings)]
 
 
+_LOSS = Column("Loss", note="mean of the last steps: of about 20 while it trains, of a twentieth when done")
+_FIGURES: tuple[tuple[Column, str, Callable[[ShownRun], float | None]], ...] = (  # of a run, with their kinds
+    (_LOSS, "loss", lambda run: run.entry.loss),
+    (Column("Training"), "seconds", lambda run: run.entry.seconds),
+    (Column("Tokens per second", largest_first=True), "rate", lambda run: run.tokens_per_second),
+    (Column("Steps"), "count", lambda run: run.steps),
+    (Column("Tokens"), "count", lambda run: run.entry.tokens),
+    (Column("Parameters"), "count", lambda run: run.parameters),
+    (Column("Peak memory"), "bytes", lambda run: run.peak_memory),
+)
+
+
 def _results_table(runs: Sequence[ShownRun]) -> Table:
-    known = [place for place in range(len(_FIGURES)) if any(run.figures[place] is not None for run in runs)]
-    rows = [
-        Row(Cell(run.name), [cell(run.figures[place], _FIGURES[place][1]) for place in known], *run.mark)
-        for run in runs
-    ]
-    shown = [_FIGURES[place] for place in known]
-    titles = [Column(title, note=note, largest_first=kind == "rate") for title, kind, note in shown]
+    known = [figure for figure in _FIGURES if any(figure[2](run) is not None for run in runs)]
+    rows = [Row(Cell(run.name), [cell(value(run), kind) for _, kind, value in known], *run.mark) for run in runs]
+    titles = [column for column, _, _ in known]
     return Table("Results", NO_CLAIM if len(rows) > 1 else _ALONE, columns("Run", *titles), rows, brief=True)
 
 
@@ -293,25 +285,6 @@ _LISTED: tuple[tuple[Column, Callable[[Entry], str]], ...] = (  # columns of a l
 )
 
 
-@dataclass(frozen=True)
-class _Accuracy:
-    """How many texts a classifier gets right."""
-
-    accuracy: float
-    low: float
-    high: float
-    right: int
-    texts: int
-
-
-@dataclass(frozen=True)
-class _Accuracies:
-    """The accuracies in the result.json of a classifier."""
-
-    dev: _Accuracy | None = None
-    test: _Accuracy | None = None
-
-
 def entry_document(details: Details) -> Document:
     """One entry in full."""
     entry, record, result = details.entry, details.record, details.result or {}
@@ -350,9 +323,9 @@ def _accuracies(details: Details) -> Iterable[tuple[str, str]]:
     """The accuracies of a classifier, in words."""
     if details.entry.kind != "classifier" or not details.result:
         return
-    stored = records.convert(_Accuracies, details.result)
-    for name, part in (("validation", stored.dev), ("test", stored.test)):
-        if part:
+    for name, key in (("validation", "dev"), ("test", "test")):
+        if stored := details.result.get(key):
+            part = records.convert(Accuracy, stored)
             interval = span(part.low, part.high, "share")
             score = f"{figure(part.accuracy, 'share')} (95 % interval {interval})"
             yield name, f"{score}, {part.right} of {part.texts}"

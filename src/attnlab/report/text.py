@@ -92,7 +92,7 @@ def answer_rows(answers: blocks.Answers) -> tuple[list[str], list[list[str]]]:
 def _answers_markdown(answers: blocks.Answers) -> Iterator[str]:
     yield f"### {_safe(answers.title)}"
     if not answers.items:
-        yield "Nanswers."
+        yield "None."
         return
     titles, rows = answer_rows(answers)
     yield markdown_table(titles, [[_safe(text) or NOTHING for text in row] for row in rows])

@@ -175,19 +175,9 @@ def check_training(settings: Sequence[RunConfig], sources: stages.Sources, asked
 
 def read_run(run: Run) -> TrainedRun:
     """Read a complete run as reports show it."""
-    record, result, metrics = run.record, run.result, run.metrics()
+    record, curve = run.record, LossCurve.of(run.metrics())
     return TrainedRun(
-        folder=run.path.name,
-        stage=record.stage,
-        settings=record.settings,
-        steps=result.steps,
-        epochs=result.epochs,
-        tokens=result.tokens,
-        tokens_per_second=result.tokens_per_second,
-        seconds=result.seconds,
-        final_loss=result.final_loss,
-        parameters=result.parameters,
-        curve=LossCurve(*([getattr(step, key) for step in metrics] for key in ("step", "tokens", "loss"))),
+        **vars(run.result), folder=run.path.name, stage=record.stage, settings=record.settings, curve=curve
     )
 
 

@@ -13,11 +13,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnlab.errors import DataError, UserError
@@ -27,10 +27,7 @@ from attnlab.lm.evaluate import encode_questions
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    _Numbers = NDArray[np.float64]
+_Numbers = NDArray[np.float64]
 
 ROWS = 2048  # answer prefixes per batch
 _NAMES = 1024  # names per batch

@@ -18,7 +18,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ from attnlab.lm.progress import say
 from attnlab.measure import audit
 from attnlab.report.document import Cell, Column, Document, Row, Table
 from attnlab.report.words import duration, plural
+from attnlab.stats.checks import Numbers
 from attnlab.stats.means import by_cluster
 from attnlab.store import listing
 from attnlab.store import records as store
@@ -43,9 +44,6 @@ from attnlab.studies.compare.records import ComparisonResult, figures
 from attnlab.studies.compare.variants import Trial, Tuning
 from attnlab.studies.options import seed_numbers
 from attnlab.studies.study import Outcome, StoredStudy, load, study
-
-if TYPE_CHECKING:
-    from attnlab.stats.checks import Numbers
 
 __all__ = ["Compare", "Outlook", "Outlooks", "Plan", "add_seeds", "compare", "plan_from_pilot"]
 

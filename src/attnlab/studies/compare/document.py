@@ -11,36 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from attnlab.lm.exams import Scored
-from attnlab.report import parts
-from attnlab.report.document import (
-    Axis,
-    Cell,
-    Chart,
-    Column,
-    Document,
-    Facts,
-    Mark,
-    Notice,
-    Row,
-    Section,
-    Series,
-    Table,
-    Text,
-    section,
-)
-from attnlab.report.words import (
-    NOTHING,
-    capital,
-    count,
-    figure,
-    listed,
-    percent,
-    plain,
-    plural,
-    signed,
-    span,
-    times,
-)
+from attnlab.report import document as blocks
+from attnlab.report import parts, words
+from attnlab.report.document import Axis, Cell, Chart, Column, Section, Table, Text, section
 from attnlab.studies.compare.plan import ALPHA, Plan
 from attnlab.studies.compare.records import (
     Comparison,
@@ -61,7 +34,7 @@ _SPLIT_AT_SPACES = (
 )
 
 
-def document(plan: Plan, result: ComparisonResult) -> Document:
+def document(plan: Plan, result: ComparisonResult) -> blocks.Document:
     """The whole report."""
     notes = [(figure.title, figure.note) for figure in result.figures if figure.note]
     curves = [(_titled(variant), [run.curve for run in variant.runs], variant.leaks) for variant in result.variants]
@@ -77,7 +50,7 @@ def document(plan: Plan, result: ComparisonResult) -> Document:
                 "Results",
                 _summary_table(result, len(plan.seeds)),
                 _answers_table(result),
-                parts.folded("What the figures mean", Facts("What the figures mean", notes)),
+                parts.folded("What the figures mean", blocks.Facts("What the figures mean", notes)),
             ),
             *_compared_section(plan, result),
             *(_tuning_section(result.tuning, result.figures[0]) if result.tuning else []),
@@ -96,10 +69,10 @@ def document(plan: Plan, result: ComparisonResult) -> Document:
     )
 
 
-def _leak_notice(leaks: Sequence[str]) -> list[Notice]:
+def _leak_notice(leaks: Sequence[str]) -> list[blocks.Notice]:
     verb = "leaks" if len(leaks) == 1 else "leak"
-    words = "its outputs depend on later tokens. Perplexities and losses marked “leaks” are invalid."
-    return [Notice(f"{', '.join(leaks)} {verb}:", words, "leaks")] if leaks else []
+    text = "its outputs depend on later tokens. Perplexities and losses marked “leaks” are invalid."
+    return [blocks.Notice(f"{', '.join(leaks)} {verb}:", text, "leaks")] if leaks else []
 
 
 # The variants
@@ -113,8 +86,8 @@ def _mark(variant: VariantResult) -> str:
     return _LEAKS if variant.leaks else ""
 
 
-def _row(name: str, cells: Sequence[Cell], mark: str = "") -> Row:
-    return Row(Cell(name), cells, mark, "leaks" if mark else "")
+def _row(name: str, cells: Sequence[Cell], mark: str = "") -> blocks.Row:
+    return blocks.Row(Cell(name), cells, mark, "leaks" if mark else "")
 
 
 def _titled(variant: VariantResult) -> str:
@@ -137,18 +110,18 @@ def _variants_table(
 def _mean_cell(spread: Spread | None, kind: str) -> Cell:
     """A mean with its interval, and the value of every seed behind it."""
     if spread is None:
-        return Cell(NOTHING)
+        return Cell(words.NOTHING)
     mean, low, high = spread.mean, spread.low, spread.high
-    each = [figure(value, kind) for value in spread.each]
+    each = [words.figure(value, kind) for value in spread.each]
     behind = ", ".join(each) if len(set(each)) > 1 else ""
-    return Cell(figure(mean, kind), mean, span(low, high, kind), behind, low=low, high=high)
+    return Cell(words.figure(mean, kind), mean, words.span(low, high, kind), behind, low=low, high=high)
 
 
 def _summary_table(result: ComparisonResult, seeds: int) -> Table:
     """The quality of each variant, and its time."""
     shown = [figure for figure in result.figures if figure.kind in (*_QUALITY, "seconds")]
     caption = (
-        f"Means over {plural(seeds, 'seed')}, with the 95 % interval for other seeds below, of each variant alone."
+        f"Means over {words.plural(seeds, 'seed')}, with the 95 % interval for other seeds below, of each variant alone."
         " Pairs share seeds and texts, so their differences are known more precisely."
     )
     if seeds < 2:
@@ -167,7 +140,7 @@ def _costs_table(result: ComparisonResult) -> Table | None:
     def cost(variant: VariantResult, of: Figure) -> Cell:
         own, reference = variant.values[of.key].mean, first.values[of.key].mean
         ratio = own / reference if variant is not first and own is not None and reference else None
-        return Cell(figure(own, of.kind), own, "" if ratio is None else f"{times(ratio)} ×")
+        return Cell(words.figure(own, of.kind), own, "" if ratio is None else f"{words.times(ratio)} ×")
 
     def cells(variant: VariantResult) -> list[Cell]:
         return [cost(variant, of) for of in shown]
@@ -217,17 +190,13 @@ def _pair_mark(pair: Comparison | Difference, leaks: Sequence[str]) -> str:
     return f"{' and '.join(named)} {_LEAKS if len(named) < 2 else 'leak'}" if named else ""
 
 
-def _difference_cell(value: float | None, low: float | None, high: float | None, kind: str) -> Cell:
-    return Cell(signed(value, kind), value, span(low, high, kind, sign=True), low=low, high=high)
-
-
 def _effect_cell(pair: Comparison, kind: str) -> Cell:
     effect = pair.effect
     if effect.kind == "difference":
-        return _difference_cell(effect.value, effect.low, effect.high, kind)
+        return parts.difference_cell(effect.value, effect.low, effect.high, kind)
     known = effect.low is not None and effect.high is not None
-    interval = f"{times(effect.low)} to {times(effect.high)}" if known else ""
-    return Cell(times(effect.value), effect.value, interval, low=effect.low, high=effect.high)
+    interval = f"{words.times(effect.low)} to {words.times(effect.high)}" if known else ""
+    return Cell(words.times(effect.value), effect.value, interval, low=effect.low, high=effect.high)
 
 
 def _pair_title(pair: Comparison, a: str, b: str) -> str:
@@ -259,11 +228,13 @@ def _tests_table(plan: Plan, result: ComparisonResult) -> Table:
         cells += [Cell(("yes" if pair.shown else "no") + ("" if pair.valid else ", invalid"))]
         if plan.margin:
             test = pair.effect.details.equivalence
-            shown = Cell("yes" if test.shown else "not shown", test.p, f"p = {test.p:.2g}") if test else Cell(NOTHING)
+            shown = (
+                Cell("yes" if test.shown else "not shown", test.p, f"p = {test.p:.2g}") if test else Cell(words.NOTHING)
+            )
             cells.append(shown)
         rows.append(_row(_pair_title(pair, pair.a, pair.b), cells, _pair_mark(pair, result.leaking)))
     scopes = dict.fromkeys(pair.effect.scope for pair in pairs)
-    caption = f"{capital(tested.title)}. Tests generalise to {listed(scopes)}."
+    caption = f"{words.capital(tested.title)}. Tests generalise to {words.listed(scopes)}."
     return Table("Comparisons", caption, parts.columns("Compared", *titles), rows)
 
 
@@ -272,7 +243,7 @@ def _differences_table(result: ComparisonResult) -> Table | None:
     rows = []
     for pair in result.paired:
         of = result.figure(pair.figure)
-        difference = _difference_cell(pair.difference, pair.low, pair.high, of.kind)
+        difference = parts.difference_cell(pair.difference, pair.low, pair.high, of.kind)
         cells = [Cell(of.title), difference, parts.cell(pair.ratio, "ratio")]
         rows.append(_row(f"{pair.a} minus {pair.b}", cells, _pair_mark(pair, result.leaking)))
     caption = "All other figures, by seed: described, not tested, and not corrected."
@@ -296,22 +267,22 @@ def _pair_chart(of: Figure, pairs: Sequence[Comparison], names: dict[str, str], 
     ratios = pairs[0].effect.kind == "ratio"
     factor = 100.0 if of.kind == "share" and not ratios else 1.0
 
-    def point(pair: Comparison) -> Mark:
+    def point(pair: Comparison) -> blocks.Mark:
         effect = pair.effect
         value, low, high = (None if end is None else factor * end for end in (effect.value, effect.low, effect.high))
-        text = times(value) if ratios else signed(effect.value, of.kind).removesuffix(" points")
+        text = words.times(value) if ratios else words.signed(effect.value, of.kind).removesuffix(" points")
         title = _pair_title(pair, names[pair.a], names[pair.b])
-        return Mark(title, math.nan if value is None else value, text, low, high, not pair.shown, marked)
+        return blocks.Mark(title, math.nan if value is None else value, text, low, high, not pair.shown, marked)
 
     points = [point(pair) for pair in pairs]
     better = "below" if of.lower_is_better else "above"
-    words = f"{'ratio' if ratios else 'difference'}; {better} {1 if ratios else 0} the first is better"
-    title = f"{capital(of.title)}, pair by pair, with {_level(pairs)} intervals"
+    unit = f"{'ratio' if ratios else 'difference'}; {better} {1 if ratios else 0} the first is better"
+    title = f"{words.capital(of.title)}, pair by pair, with {_level(pairs)} intervals"
     if marked:  # a leak does not reach every figure
         valid = all(pair.valid for pair in pairs)
         title += "; with a variant that sees the future" if valid else "; invalid, since a variant sees the future"
     label = f"{title}. " + "; ".join(f"{mark.name}: {mark.text}" for mark in points)
-    axis = Axis(words, "points" if factor > 1 else "")
+    axis = Axis(unit, "points" if factor > 1 else "")
     return Chart("points", title, label, axis, marks=points, origin=1.0 if ratios else 0.0)
 
 
@@ -324,7 +295,7 @@ def _compared_section(plan: Plan, result: ComparisonResult) -> list[Section]:
         f" {_level(result.comparisons)} intervals.{together}"
     )
     sentences = [
-        Text([capital(pair.words)], title=pair.heading, mark=_pair_mark(pair, result.leaking))
+        Text([words.capital(pair.words)], title=pair.heading, mark=_pair_mark(pair, result.leaking))
         for pair in result.comparisons
     ]
     return section("Compared", *_pair_charts(result), Text([legend], "quiet"), *sentences, _tests_table(plan, result))
@@ -338,13 +309,13 @@ def _tuning_section(tuning: Tuning, tested: Figure) -> list[Section]:
     names = [tuned.setting for tuned in tuning.settings]
     rows = []
     for trial in tuning.trials:
-        values = [Cell(plain(trial.values[name]), trial.values[name]) for name in names]
+        values = [Cell(words.plain(trial.values[name]), trial.values[name]) for name in names]
         reached = Cell(f"diverged: {trial.failure}") if trial.figure is None else parts.cell(trial.figure, tested.kind)
         chosen = Cell("chosen" if tuning.chosen[trial.variant] == trial.values else "")
         rows.append(_row(trial.variant, [*values, reached, chosen]))
     caption = (
-        f"The same trials for every variant, {plural(len(tuning.seeds), 'seed')} each, measured on {count(tuning.items)} items"
-        " that the verdict is not taken from."
+        f"The same trials for every variant, {words.plural(len(tuning.seeds), 'seed')} each, measured on"
+        f" {words.count(tuning.items)} items that the verdict is not taken from."
     )
     titles = parts.columns("Variant", *names, Column(tested.title), parts.text_column("Chosen"))
     charts = [_tuning_curve(tuning, tuned, tested) for tuned in tuning.settings]
@@ -367,10 +338,10 @@ def _tuning_curve(tuning: Tuning, tuned: Tuned, tested: Figure) -> Chart | None:
         x = [math.log10(value) if logs else value for value in sorted(values)]
         y = [best(reached.get(value, [math.nan])) for value in sorted(values)]
         dots = tuple(point for point in zip(x, y, strict=True) if math.isfinite(point[1]))
-        series.append(Series(variant, x, y, dots=dots))
+        series.append(blocks.Series(variant, x, y, dots=dots))
     title = f"{tested.title} by {name}"
     axes = Axis(f"log10 of {name}" if logs else name), Axis(tested.title, "%" if tested.kind == "share" else "")
-    return parts.lines(capital(title), series, *axes, title)
+    return parts.lines(words.capital(title), series, *axes, title)
 
 
 # Texts
@@ -383,9 +354,9 @@ def _probes_table(
     by_name = {variant.name: row for variant, row in zip(variants, probes, strict=True)}
 
     def probe_cell(probe: ProbeOverSeeds) -> Cell:
-        each = "loss " + ", ".join(figure(loss, "loss") for loss in probe.losses) if len(probe.losses) > 1 else ""
-        under = f"loss {figure(probe.loss, 'loss')}"
-        return Cell(figure(probe.perplexity, "perplexity"), probe.perplexity, under, each)
+        each = "loss " + ", ".join(words.figure(loss, "loss") for loss in probe.losses) if len(probe.losses) > 1 else ""
+        under = f"loss {words.figure(probe.loss, 'loss')}"
+        return Cell(words.figure(probe.perplexity, "perplexity"), probe.perplexity, under, each)
 
     caption = f"Perplexity of each sentence, and its loss in nats per token below{how}."
     titles = [f"Sentence {place + 1}" for place in range(len(probes[0]))]
@@ -395,8 +366,8 @@ def _probes_table(
 
 
 def _probe_line(probe: ProbeOverSeeds) -> str:
-    unknown = f", {count(probe.unknown)} unknown" if probe.unknown else ""
-    return f"{probe.sentence} ({plural(probe.tokens, 'token')}{unknown})"
+    unknown = f", {words.count(probe.unknown)} unknown" if probe.unknown else ""
+    return f"{probe.sentence} ({words.plural(probe.tokens, 'token')}{unknown})"
 
 
 def _quality_table(result: ComparisonResult) -> Table:
@@ -419,7 +390,7 @@ def _texts_sections(result: ComparisonResult) -> list[Section]:
     variants, first = [variant for variant, _ in written], written[0][1]
     tables = [_probes_table(variants, [texts.probes for _, texts in written])]
     if first.spaced_probes:
-        unknown = plural(sum(probe.unknown for probe in first.spaced_probes), "word")
+        unknown = words.plural(sum(probe.unknown for probe in first.spaced_probes), "word")
         spaced = [texts.spaced_probes for _, texts in written]
         tables.append(_probes_table(variants, spaced, _SPLIT_AT_SPACES.format(unknown)))
     samples = [Text(texts.samples, "samples", variant.name, _mark(variant)) for variant, texts in written]
@@ -435,12 +406,12 @@ def _texts_sections(result: ComparisonResult) -> list[Section]:
 def _audit_table(result: ComparisonResult) -> Table:
     def cells(variant: VariantResult) -> list[Cell]:
         audit, leak = variant.audit, variant.audit.causal_leak
-        size = NOTHING
+        size = words.NOTHING
         if leak is not None:
-            size = percent(leak) if leak >= 5e-4 else f"{leak:.1e}" if leak else "0"
-        words = [f"declared: {audit.defect}"] if audit.defect else []
-        words += [f"{name}: {fault}" for name, fault in audit.faults.items()]
-        return [Cell(audit.verdict), Cell(size, leak), Cell("; ".join(words) or "no fault found")]
+            size = words.percent(leak) if leak >= 5e-4 else f"{leak:.1e}" if leak else "0"
+        faults = [f"declared: {audit.defect}"] if audit.defect else []
+        faults += [f"{name}: {fault}" for name, fault in audit.faults.items()]
+        return [Cell(audit.verdict), Cell(size, leak), Cell("; ".join(faults) or "no fault found")]
 
     largest = Column("Largest leak", note="share of an output that later tokens move")
     titles = (parts.text_column("Audit"), largest, parts.text_column("In words"))
@@ -465,7 +436,7 @@ def _word_by_word_table(result: ComparisonResult) -> Table:
 def _leak_chart(result: ComparisonResult) -> Chart | None:
     """How much of every position's output comes from later tokens, for the variants that leak."""
     series = [
-        Series(_titled(variant), list(range(1, len(places) + 1)), [100 * leak for leak in places], marked=True)
+        blocks.Series(_titled(variant), list(range(1, len(places) + 1)), [100 * leak for leak in places], marked=True)
         for variant in result.variants
         if variant.leaks and (places := variant.audit.leak_by_position)
     ]
@@ -480,10 +451,10 @@ def _leak_chart(result: ComparisonResult) -> Chart | None:
 # What it rests on
 
 
-def _registration_facts(plan: Plan, result: ComparisonResult) -> Facts:
+def _registration_facts(plan: Plan, result: ComparisonResult) -> blocks.Facts:
     """What was fixed beforehand, and what was added after a result was known."""
     tested, first = result.figures[0], plan.looks[0] if plan.looks else plan.seeds
-    tuned = [f"{item.setting} in {plain(item.values)}" for item in plan.tuned]
+    tuned = [f"{item.setting} in {words.plain(item.values)}" for item in plan.tuned]
     added = [str(seed) for seed in plan.seeds if seed not in first]
     default = f"two-sided: the {tested.title} of the two sides of a pair differ"
     facts = [
@@ -492,20 +463,20 @@ def _registration_facts(plan: Plan, result: ComparisonResult) -> Facts:
         ("Hypothesis", plan.hypothesis or default),
         ("Tested figure", tested.title),
         ("Pairs", "; ".join(f"{a} against {b}" for a, b in plan.compared())),
-        ("Error probability", f"{percent(ALPHA)} over all pairs, for differences and for equivalence each"),
-        ("Margin of equivalence", _margin_in_words(plan.margin, tested) if plan.margin else NOTHING),
+        ("Error probability", f"{words.percent(ALPHA)} over all pairs, for differences and for equivalence each"),
+        ("Margin of equivalence", _margin_in_words(plan.margin, tested) if plan.margin else words.NOTHING),
         ("Tuned", "; ".join(tuned) or "nothing"),
         ("Seeds", ", ".join(map(str, first))),
         ("Seeds added later", ", ".join(added) or "none"),
         ("Looks at the result", str(len(plan.looks) + 1)),
         *((f"Checksum of {name}", checksum[:16]) for name, checksum in result.checksums.items()),
     ]
-    return Facts("Registration", facts)
+    return blocks.Facts("Registration", facts)
 
 
 def _reproduce(plan: Plan, result: ComparisonResult) -> Section:
-    names = [(capital(use), Path(name).name) for use in plan.sources if (name := getattr(plan, use))]
-    sizes = [(capital(name), count(size)) for name, size in result.sizes.items()]
-    varied = ", ".join(plain(variant.value) for variant in result.variants)
+    names = [(words.capital(use), Path(name).name) for use in plan.sources if (name := getattr(plan, use))]
+    sizes = [(words.capital(name), words.count(size)) for name, size in result.sizes.items()]
+    varied = ", ".join(words.plain(variant.value) for variant in result.variants)
     facts = [*names, *sizes, ("Varied", f"{plan.varied}: {varied}"), ("Seeds", ", ".join(map(str, plan.seeds)))]
-    return parts.reproduce(result, Facts("Data", facts), result.settings, [_registration_facts(plan, result)])
+    return parts.reproduce(result, blocks.Facts("Data", facts), result.settings, [_registration_facts(plan, result)])

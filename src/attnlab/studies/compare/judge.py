@@ -54,7 +54,6 @@ from attnlab.studies.compare.variants import Tuning, run_differences
 
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
 _ONE_BY_ONE = 4  # more comparisons than this that show no difference share a sentence
-_CURVE = ("step", "tokens", "loss")  # kept per step
 _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix", "padding")  # checks of the audit that find leaks from the future
 
@@ -204,7 +203,7 @@ def _describe(
                 row.seed,
                 os.path.relpath(row.run.path, folder),
                 {column.key: row.values[column.key] for column in columns},
-                LossCurve(*([getattr(step, key) for step in row.run.metrics()] for key in _CURVE)),
+                LossCurve.of(row.run.metrics()),
             )
             for row in rows
         ),
