@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +30,7 @@ def evaluate(
     *,
     exam: Annotated[opt.Exam | None, about("Test questions, with or without answers."), default("people:test")] = None,
     corpus: Annotated[str | None, about("Text to measure on, one sentence per line: a file, or prose:dev.")] = None,
-    probe: opt.Probe | None = None,
+    probe: opt.Probe = (),
     spaces: Annotated[bool, about("Split text into words at spaces only, as in the course reports.")] = False,
     out: Annotated[opt.Out | None, default("runs/evaluate-N")] = None,
     device: opt.Device = "auto",
@@ -112,7 +112,7 @@ def score(
 
 
 def _measure(
-    run: Run, model: LanguageModel, tokenizer: Tokenizer, corpus: str | None, probes: list[str] | None, spaces: bool
+    run: Run, model: LanguageModel, tokenizer: Tokenizer, corpus: str | None, probes: Sequence[str], spaces: bool
 ) -> tuple[dict[str, Any], dict[str, bytes], list[str]]:
     """Measure the loss on a corpus and on probes: the figures, the files to write, and what to print."""
     from attnlab import corpora

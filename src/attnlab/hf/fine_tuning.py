@@ -24,17 +24,8 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import UserError
-from attnlab.hf import RATES, FineTuning
+from attnlab.hf import RATES, FineTuning, loading
 from attnlab.hf.classify import Classification, Epoch, ModelFacts, Outcome, ScoredTable
-from attnlab.hf.loading import (
-    load_encoder,
-    load_tokenizer,
-    load_weights,
-    locate,
-    longest_text,
-    quietly,
-    require_reachable,
-)
 from attnlab.lm.devices import choose_device
 from attnlab.lm.optim import Muon, OptimizerPair
 from attnlab.lm.progress import Show
@@ -201,9 +192,9 @@ def run(
     """Fine-tune a model; with a folder its best epoch is saved there, and measured on the test table if there is one."""
     began = time.perf_counter()
     transformers.set_seed(settings.seed)  # the head is drawn when the model is loaded
-    encoder = load_encoder(name, tables.labels)
+    encoder = loading.load_encoder(name, tables.labels)
     limit = min(settings.max_length, encoder.limit)
-    with quietly(), tempfile.TemporaryDirectory(dir=folder, prefix=".best-") as checkpoints:
+    with loading.quietly(), tempfile.TemporaryDirectory(dir=folder, prefix=".best-") as checkpoints:
         parts = {
             part: tokenized(table, tables.ids(table), encoder.tokenizer, limit) for part, table in tables.parts.items()
         }
@@ -277,18 +268,18 @@ def _scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> ScoredTab
 
 def predict(name: str, texts: list[str]) -> tuple[list[str], list[list[float]]]:
     """The labels of an encoder, and their probabilities for every text; texts are truncated as they were in its training."""
-    tokenizer, place = load_tokenizer(name), Path(require_reachable(locate(name)))
-    model, missing = load_weights("AutoModelForSequenceClassification", str(place), name)
+    tokenizer, place = loading.load_tokenizer(name), Path(loading.require_reachable(loading.locate(name)))
+    model, missing = loading.load_weights("AutoModelForSequenceClassification", str(place), name)
     if missing:  # transformers would make them up
         raise UserError(
             f"{name} has no trained head for labels: make a classifier of it with attnlab classify TRAIN DEV"
         )
-    limit = longest_text(model, tokenizer)
+    limit = loading.longest_text(model, tokenizer)
     if place.name == "model" and (place.parent / "predictions.tsv").is_file():  # written by `attnlab classify`
         limit = min(limit, records.read(Classification, place.parent / "result.json").facts.max_length or limit)
     make: Any = transformers.pipeline  # typed for each task apart
     options = {"function_to_apply": "softmax", "truncation": True, "max_length": limit, "batch_size": _TEXTS_AT_ONCE}
-    with quietly():
+    with loading.quietly():
         device = choose_device("auto")
         classifier = make("text-classification", model=model, tokenizer=tokenizer, device=device, top_k=None)
         rows = [{score["label"]: score["score"] for score in scores} for scores in classifier(texts, **options)]

@@ -34,18 +34,8 @@ import torch
 from attnlab import supervisor
 from attnlab.errors import AttnlabError, UserError, one_line
 from attnlab.machine import STATUS, environment, memory_free, memory_held, release_freed_memory, retain_freed_memory
-from attnlab.measure.bench import (
-    BenchResult,
-    Conditions,
-    Longest,
-    Point,
-    ReachResult,
-    Row,
-    affordable,
-    compared,
-    forecast,
-    with_ratios,
-)
+from attnlab.measure import bench
+from attnlab.measure.bench import BenchResult, Conditions, Longest, Point, ReachResult, Row
 from attnlab.measure.bench.cases import LEAST_TOKENS, Case, Inputs, Step, forms_pattern, prepare
 from attnlab.report.words import sized
 
@@ -233,12 +223,12 @@ class Trials:
 
     def objection(self, case: Case, tokens: int) -> str:
         """Why a case should not run at a length, or nothing."""
-        need = forecast(self.costs(case, "bytes"), tokens)
+        need = bench.forecast(self.costs(case, "bytes"), tokens)
         if need is None and forms_pattern(case):
             need = 4.0 * _PATTERNS * case.batch * case.n_head * tokens**2
         if need is not None and need > self.limits.memory:
             return f"would need {sized(need)}"
-        seconds = forecast(self.costs(case, "seconds"), tokens)
+        seconds = bench.forecast(self.costs(case, "seconds"), tokens)
         if seconds is not None and seconds > self.limits.seconds:
             return f"would take {seconds:,.0f} s" if seconds >= 10 else f"would take {seconds:.1f} s"
         return ""
@@ -283,7 +273,7 @@ def measure(
                 taken = times.get(case, [])
                 points[case].append(replace(point, seconds=min(taken, default=None), runs=len(taken)))
     rows = [Row(case.label, case.baseline.label, tuple(of_case)) for case, of_case in points.items()]
-    return BenchResult(compared(rows), _conditions(cases[0], limits), environment(), dict(refused or {}))
+    return BenchResult(bench.compared(rows), _conditions(cases[0], limits), environment(), dict(refused or {}))
 
 
 def _conditions(case: Case, limits: Limits) -> Conditions:
@@ -304,7 +294,7 @@ def reach(cases: Sequence[Case], memory: float, limits: Limits, tell: _Tell = la
             tell(f"{case.label} within {sized(memory)}")
             reached.append(longest(trials, case, memory))
     runs = {case.label: tuple(point for _, point in sorted(trials.seen[case].items())) for case in cases}
-    return ReachResult(memory, *with_ratios(reached), runs, _conditions(cases[0], limits), environment())
+    return ReachResult(memory, *bench.with_ratios(reached), runs, _conditions(cases[0], limits), environment())
 
 
 def longest(trials: Trials, case: Case, memory: float) -> Longest:
@@ -318,7 +308,7 @@ def longest(trials: Trials, case: Case, memory: float) -> Longest:
 
     def expected() -> int | None:
         within = [(tokens, cost) for tokens, cost in trials.costs(case, "bytes") if cost <= memory]
-        return affordable(within, memory)
+        return bench.affordable(within, memory)
 
     lower, upper, objection = 0, _SHORTEST, ""
     while upper <= LONGEST and not (objection := trials.objection(case, upper)) and fits(upper):

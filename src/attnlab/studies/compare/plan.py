@@ -185,9 +185,7 @@ class Plan(Grid[Any]):
     task: Annotated[str | None, about("Task: words, recall, spans or questions."), default("that of the preset")] = None
     vary: Annotated[str | None, about("One setting with its values, such as train.lr=0.001,0.002.")] = None
     dev: opt.Dev | None = None
-    probe: Annotated[
-        tuple[str, ...], about("Sentence to show with its loss; repeatable."), default("four sentences")
-    ] = ()
+    probe: opt.Probe = ()
     all_pairs: Annotated[bool, about("Test every pair, not only each against the first.")] = False
     margin: Annotated[float | None, about("Test equivalence within this share, such as 0.01.")] = None
     tune: Annotated[tuple[str, ...], about("Setting to tune for each, such as train.lr=0.001,0.002; repeatable.")] = ()
