@@ -31,7 +31,7 @@ def resume(folder: Path, console: Console, *, trust_code: bool = False) -> Outco
     from attnlab.studies import study
 
     with usercode.trusting(trust_code):
-        usercode.require_named(study.code_of(folder))
+        usercode.require_named(study.code_of(folder, to_train=True))
         return study.load(folder).resume(folder, console)
 
 
@@ -39,5 +39,5 @@ def document_of(folder: Path) -> Document:
     """The report of a finished study, from its stored result; a class in a user's file runs only if it is trusted."""
     from attnlab.studies import study
 
-    usercode.require_named(study.own_code(folder))
+    usercode.require_named(study.code_of(folder, to_train=False))
     return study.load(folder).read_document(folder)

@@ -245,16 +245,11 @@ def load(folder: Path) -> Study[Any]:
     return records.decode(find(stored.study), bytes(stored.plan), folder / _STUDY)
 
 
-def own_code(folder: Path) -> list[str]:
-    """Return the class of a stored study if it is in a user's file."""
+def code_of(folder: Path, *, to_train: bool) -> list[str]:
+    """List the classes in users' files that a stored study needs: its own, and to train those that its plan names."""
     stored = records.read(StoredStudy, folder / _STUDY)
-    return [stored.study] if ".py:" in stored.study else []
-
-
-def code_of(folder: Path) -> list[str]:
-    """List the classes in users' files that a stored study needs to train: its own, and those that its plan names."""
-    stored = records.read(StoredStudy, folder / _STUDY)
-    return [*code_named_in(records.decode(dict, bytes(stored.plan), folder / _STUDY)), *own_code(folder)]
+    named = code_named_in(records.decode(dict, bytes(stored.plan), folder / _STUDY)) if to_train else []
+    return [*named, *([stored.study] if ".py:" in stored.study else [])]
 
 
 def files_named_in(config: Path | str | None, given: Settings) -> list[Path]:
