@@ -114,7 +114,7 @@ PIECES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, 
     ],
     ids=str,
 )
-def test_parts_that_attnlab_does_not_write_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_parts_that_attnlab_does_not_read_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     stored = json.loads(BPE.backend.to_str())
     for entry in change.get("added_tokens", []):
         entry |= {"single_word": False, "special": True}
@@ -122,7 +122,7 @@ def test_parts_that_attnlab_does_not_write_are_refused(tmp_path: Path, change: d
         change = {"added_tokens": [*stored["added_tokens"], entry]}
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(stored | change), encoding="utf-8")
-    with pytest.raises(CheckpointError, match="a part that attnlab does not write|ids beyond its vocabulary"):
+    with pytest.raises(CheckpointError, match="a part that attnlab does not read|ids beyond its vocabulary"):
         Tokenizer.load(path)
 
 

@@ -47,13 +47,11 @@ def remembered_hash(path: Path) -> str:
     return checksum
 
 
-def _is_intact(folder: Path, complete: Callable[[Path], bool]) -> bool:
+def _is_intact(folder: Path) -> bool:
     """Whether a folder is complete and as it was written."""
     try:
         files = {folder / name: sha256 for name, sha256 in Manifest.read(folder).files.items()}
-        return complete(folder) and all(
-            path.stat().st_size > _CHECKED or _hash(path) == sha256 for path, sha256 in files.items()
-        )
+        return all(path.stat().st_size > _CHECKED or _hash(path) == sha256 for path, sha256 in files.items())
     except (AttnlabError, OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -80,16 +78,14 @@ def _make(target: Path, kind: str, build: Callable[[Path], None]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def ensure(
-    wanted: Path, kind: str, build: Callable[[Path], None], complete: Callable[[Path], bool] = Path.is_dir
-) -> tuple[Path, bool]:
+def ensure(wanted: Path, kind: str, build: Callable[[Path], None]) -> tuple[Path, bool]:
     """Return a folder and whether it was built now: the wanted one, or a temporary one if that is not writable."""
-    if _is_intact(wanted, complete):
+    if _is_intact(wanted):
         return wanted, False
     place = writable(wanted.parent)
     target = place / wanted.name
     with one_writer(place):
-        if _is_intact(target, complete):
+        if _is_intact(target):
             return target, False
         for left in place.glob(f".{kind}-*.tmp"):  # by a killed process, since no other builds now
             shutil.rmtree(left, ignore_errors=True)

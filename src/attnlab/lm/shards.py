@@ -99,7 +99,7 @@ def tokenized(text: RunningText, tokenizer: Tokenizer, documents: Documents) -> 
             raise DataError(f"{text.source} is empty; it needs at least one line of text")
         (folder / _ABOUT).write_text(json.dumps(asdict(about)), encoding="utf-8")
 
-    return Shard(*cache.ensure(cache_folder() / "tokens" / key[:32], "tokens", build, _has_all_tokens))
+    return Shard(*cache.ensure(cache_folder() / "tokens" / key[:32], "tokens", build))
 
 
 def _write(path: Path, text: RunningText, tokenizer: Tokenizer, documents: Documents) -> _About:
@@ -121,12 +121,6 @@ def _write(path: Path, text: RunningText, tokenizer: Tokenizer, documents: Docum
     with path.open("rb") as written:
         checksums = [zlib.crc32(block) for block in iter(lambda: written.read(_BLOCK), b"")]
     return _About(tokens, begins, tokenizer.dtype.name, checksums)
-
-
-def _has_all_tokens(folder: Path) -> bool:
-    """Whether tokens.bin has the size that about.json says; it may be too large to be hashed whenever it is opened."""
-    about = _About.read(folder)
-    return (folder / _TOKENS).stat().st_size == about.tokens * np.dtype(about.dtype).itemsize
 
 
 def learn_tokenizer(text: RunningText, kind: Kind, vocab_size: int, min_count: int = 1) -> Tokenizer:

@@ -52,8 +52,8 @@ _CUT_PIECES = pre_tokenizers.Sequence(
     [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
 )
 _CUT_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-# What a tokenizer may be made of: what attnlab writes, and normal forms. Other parts can multiply a text without end.
-_TYPES = {"NFC", "NFD", "NFKC", "NFKD", "ByteLevel", "Digits", "Fuse", "Sequence", "Split", "WhitespaceSplit"}
+# What a tokenizer may be made of: what attnlab writes, and simple normalizers. Other parts can multiply a text without end.
+_TYPES = {"ByteLevel", "Digits", "Fuse", "Lowercase", "NFC", "NFKC", "Sequence", "Split", "WhitespaceSplit"}
 _MODELS = (models.BPE, models.WordLevel)
 _ANY_CHARACTER = {"Regex": r"[\s\S]"}
 
@@ -72,9 +72,9 @@ class Tokenizer:
         parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder, backend.post_processor)
         foreign = any(_is_foreign(json.loads(part.__getstate__())) for part in parts if part is not None)
         if foreign or backend.truncation or backend.padding or not isinstance(backend.model, _MODELS):
-            raise CheckpointError("this tokenizer has a part that attnlab does not write: import or train it again")
+            raise CheckpointError("this tokenizer has a part that attnlab does not read: it reads its own and GPT-2's")
         if max(numbers.values()) >= len(numbers):
-            raise CheckpointError("this tokenizer has ids beyond its vocabulary: import or train it again")
+            raise CheckpointError("this tokenizer has ids beyond its vocabulary: number its symbols without gaps")
         self.pad: int = numbers[FILL if self.words else PAD]
         self.stop: int = numbers[STOP if self.words else PAD]
         self.start: int | None = numbers[START] if self.words else None
@@ -236,7 +236,7 @@ class Tokenizer:
 
 
 def _is_foreign(part: dict[str, Any]) -> bool:
-    """Whether a part of a tokenizer, or one inside it, is of a type or pattern that attnlab does not write."""
+    """Whether a part of a tokenizer, or one inside it, is of a type or pattern that attnlab does not read."""
     inside = [inner for value in part.values() if isinstance(value, list) for inner in value]
     known = part.get("type") in _TYPES and part.get("pattern", _ANY_CHARACTER) == _ANY_CHARACTER
     return not known or any(map(_is_foreign, inside))
