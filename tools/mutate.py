@@ -74,7 +74,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
     starts = [0, *accumulate(len(line) for line in whole.splitlines(keepends=True))]
     for top in ast.parse(whole).body:
         for node, statement, condition in _nodes(top, top, isinstance(top, ast.Assign)):
-            for changed in [ast.UnaryOp(ast.Not(), node), *_changes(node)] if condition else _changes(node):
+            for changed in _changes(node, condition):
                 new = ast.unparse(ast.fix_missing_locations(changed))
                 new = f"({new})" if isinstance(node, ast.expr) else new
                 last = node.end_lineno or node.lineno
@@ -100,9 +100,11 @@ def _nodes(node: ast.AST, statement: ast.stmt, inside: bool) -> Iterator[tuple[a
             yield from _nodes(child, at, within)
 
 
-def _changes(node: ast.AST) -> Iterator[ast.AST]:
-    """The node with one change: an operator, a constant, a name, a result, or a statement that is left out."""
+def _changes(node: ast.AST, condition: bool) -> Iterator[ast.AST]:
+    """The node with one change: an operator, a constant, a name, a result, a condition negated, a statement left out."""
     new = copy.deepcopy(node)
+    if condition and isinstance(node, ast.expr):
+        yield ast.UnaryOp(ast.Not(), node)
     match new:
         case ast.Compare(ops=[op]):
             new.ops = [SWAPPED[type(op)]()]
@@ -146,7 +148,7 @@ def put_in(mutant: Mutant) -> None:
     gc.unfreeze()
     live: dict[str, dict[CodeType, list[FunctionType]]] = defaultdict(lambda: defaultdict(list))
     for item in gc.get_objects():
-        if isinstance(item, FunctionType) and item.__code__.co_filename == path:
+        if type(item) is FunctionType and item.__code__.co_filename == path:
             live[item.__code__.co_qualname][item.__code__].append(item)
     for name, versions in live.items():
         old = sorted(versions, key=lambda code: code.co_firstlineno)
@@ -186,6 +188,8 @@ class Room:
 
     def _measure(self, path: Path) -> bool:
         """Whether a test fails; write the seconds of each test, and which tests reach which line."""
+        for original in {mutant.path for mutant in self.every}:  # what replaces code must not be what is noticed
+            put_in(Mutant(original, range(0), original.read_text(encoding="utf-8"), False))
         seconds: list[float] = []
         self.coverage.start()
         for place, item in enumerate(self.items):

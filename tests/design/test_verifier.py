@@ -1,5 +1,6 @@
 import ast
 import copy
+import math
 from fractions import Fraction
 from pathlib import Path
 
@@ -182,3 +183,135 @@ def test_only_equal_keys_share_their_values():
         verify(certificate, [[1.0], [1.0], [1.0 + 2**-52]], values, target, 0.01)
     with pytest.raises(NotAProof, match="malformed"):
         verify(certificate, [[1.0], [1.0]], values, target, 0.01)
+
+
+def test_equal_rows_split_outputs_that_are_more_than_twice_the_tolerance_apart():
+    x, y = [[1, 2], [1, 2], [1, 3]], [[0.0, 0.0], [0.25, -0.5], [9.0, 9.0]]
+    assert verifier.splits_equal_rows({"rows": [0, 1]}, x, y, 0.2)
+    assert not verifier.splits_equal_rows({"rows": [0, 1]}, x, y, 0.25)
+    assert not verifier.splits_equal_rows({"rows": [0, 2]}, x, y, 0.2)
+
+
+def test_what_weights_cancel_bounds_every_layer():
+    mixed, y = [[1, 2], [1, 2], [0, 5]], [[0, 3], [1, 1], [7, 7]]
+    assert verifier.outside_range({"vector": [1, -1, 0]}, mixed, y) == 1  # max(|0 - 1|, |3 - 1|) / 2
+    assert verifier.outside_range({"vector": ["-1/2", "1/2", 0]}, mixed, y) == 1
+    with pytest.raises(NotAProof, match="vector is zero"):
+        verifier.outside_range({"vector": [0, 0, 0]}, mixed, y)
+    with pytest.raises(NotAProof, match="does not cancel"):
+        verifier.outside_range({"vector": [1, -1, 1]}, mixed, y)
+
+
+def test_a_common_vector_is_equal_and_not_zero():
+    keep, forget = [[1, 0, 1], [0, 1, 0]], [[2, 2, 2]]
+    assert verifier.shares_vector({"keep": [2, 2], "forget": [1]}, keep, forget)
+    assert not verifier.shares_vector({"keep": [2, 1], "forget": [1]}, keep, forget)
+    assert not verifier.shares_vector({"keep": [0, 0], "forget": [0]}, keep, forget)
+
+
+KEYS, VALUES = [[1.0, 0.0], [0.0, 1.0], [3.0, 3.0]], [[0.0, 0.0], [4.0, 0.0], [2.0, 8.0]]
+
+
+def missed(target, direction, query=(1.0, 1.0), factor=1.0, norm=None):
+    """For key 2; the two others have equal scores for these queries, so attention without key 2 is (2, 0)."""
+    return verifier.misses_segment({"direction": direction}, KEYS, VALUES, query, 2, target, factor, norm)
+
+
+def test_the_distance_from_a_segment_is_that_of_its_nearer_end():
+    assert missed([5, 1], [1, 0]) == pytest.approx(3)  # the segment is x = 2
+    assert missed([5, 1], [-1, 0]) == pytest.approx(-3)
+    assert missed([5, 9], [1, 1]) == pytest.approx((3 + 1) / 2)  # its upper end, (2, 8)
+    assert missed([5, -2], [1, -1]) == pytest.approx((3 + 2) / 2)  # its lower end, (2, 0)
+    for direction in ([0, 0], [1], [math.inf, 1], ["x", 1]):
+        with pytest.raises(NotAProof):
+            missed([5, 1], direction)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_a_norm_limits_how_far_the_output_moves(factor):
+    """Key 2 has scores between -n and n for n = factor·|q|·norm; the others together weigh 2 e^factor."""
+    norm = 1.5
+    most = factor * math.sqrt(2) * norm
+    high, low = (1 / (1 + 2 * math.exp(factor) / math.exp(score)) for score in (most, -most))
+    assert missed([2, 9], [0, 1], factor=factor, norm=norm) == pytest.approx(9 - 8 * high)
+    assert missed([2, -1], [0, -1], factor=factor, norm=norm) == pytest.approx(1 + 8 * low)
+
+
+def test_the_query_zero_gives_a_key_its_share_whatever_it_is():
+    assert missed([2, 9], [0, 1], query=(0.0, 0.0)) == pytest.approx(9 - 8 / 3)
+    assert missed([2, -1], [0, -1], query=(0.0, 0.0)) == pytest.approx(1 + 8 / 3)
+    assert missed([2, -1], [0, -1], query=(0.0, 0.0), norm=5.0) == pytest.approx(1 + 8 / 3)
+
+
+def test_the_others_share_their_weight_by_score():
+    """With q = (ln 3, 0) key 0 weighs three times as much as key 1, and attention without key 2 is (1, 0)."""
+    assert missed([-1, 0], [-1, 0], query=(math.log(3), 0.0)) == pytest.approx(2)
+    assert missed([1, -1], [0, -1], query=(1000.0, 0.0), norm=0.5) == pytest.approx(1)  # its share is e^-500
+    alone = verifier.misses_segment({"direction": [1.0]}, [[1.0]], [[2.0]], [1.0], 0, [5.0], 1.0)
+    assert alone == pytest.approx(3)
+
+
+def test_rounding_is_counted_against_a_segment():
+    """Scores whose terms cancel are as uncertain as the terms: about 1e-13 of them, times the size of the values."""
+    exact, cancelled = missed([5, 1], [1, 0]), missed([5, 1], [1, 0], query=(1e9, 1e9))
+    assert 3 - 1e-10 < exact < 3
+    assert exact - 1e-2 < cancelled < exact - 1e-5
+
+
+def test_a_split_covers_both_sides_at_the_weight_that_it_names(proofs):
+    result, keys, values, target = proofs["range"]
+    whole = result.certificate["cases"]
+    for i in range(3):
+        split = {**result.certificate, "cases": {"split": [i, 0.25], "above": whole, "below": whole}}
+        assert verify(split, keys, values, target, 0.01) == verify(result.certificate, keys, values, target, 0.01)
+    nothing = {**whole, "vector": {}, "tangents": {}, "direction": [0, 0, 0], "level": 1}
+    beyond = {
+        "split": [1, 1.0],
+        "above": nothing,
+        "below": whole,
+    }  # weight 1 is never above 1: there is nothing to refute
+    assert verify({**result.certificate, "cases": beyond}, keys, values, target, 0.01)
+    for i, at in ((1, 0.0), (0, 0.4), (2, 0.4)):
+        hole = {"split": [i, at], "above": nothing, "below": whole}
+        with pytest.raises(NotAProof, match="not refuted"):
+            verify({**result.certificate, "cases": hole}, keys, values, target, 0.01)
+    for split in ([3, 0.5], [-1, 0.5], [True, 0.5], ["01", 0.5]):
+        wrong = {"split": split, "above": whole, "below": whole}
+        with pytest.raises(NotAProof, match="is not one of the 3 indices"):
+            verify({**result.certificate, "cases": wrong}, keys, values, target, 0.01)
+
+
+@pytest.mark.parametrize("text", ["1/3", "1", "3/2", "-7/5"])
+def test_logarithms_of_numbers_beyond_floats(text):
+    for power in (0, 400, -400):
+        x = abs(Fraction(text)) * Fraction(10) ** power
+        assert verifier._log(x) == pytest.approx(math.log(abs(Fraction(text))) + power * math.log(10), rel=1e-14)
+    with pytest.raises(NotAProof, match="not positive"):
+        verifier._log(Fraction(0))
+
+
+def test_a_tolerance_that_is_just_reached_is_not_missed():
+    certificate, problem = {"type": "separating", "direction": [1.0]}, ([[0.0], [1.0]], [[0.0], [1.0]], [1.5])
+    assert verify(certificate, *problem, 0.49) == Fraction(1, 2)
+    with pytest.raises(NotAProof, match="at least 0.5, and 0.5 is allowed"):
+        verify(certificate, *problem, 0.5)
+
+
+def test_the_mean_inequality_needs_factors_that_are_large_enough():
+    """For key 1 midway between 0 and 2, a_1 <= (b_0 a_0 + b_2 a_2) holds exactly where b_0 b_2 >= 1/4."""
+    for first, second, enough in ((0.5001, 0.5, True), (0.25, 1.001, True), (0.5, 0.4999, False), (0.25, 0.999, False)):
+        certificate = forged(cut={"factors": {"0": first, "2": second}}, direction=[-1, 1, -1, 0], multipliers=[1.0])
+        problem = ([[0.0], [1.0], [2.0], [5.0]], np.eye(4).tolist(), [0, 1, 0, 0], 0.01)
+        if enough:
+            assert verify(certificate, *problem) > 0.01
+        else:
+            with pytest.raises(NotAProof, match="inequality of means"):
+                verify(certificate, *problem)
+
+
+def test_the_bound_of_a_combination_by_hand():
+    """Rows are w·(y - v_i) + mu (1[i = 1] - b_i): 2 + mu·(1, 0, ...) as weighed here, over |w|_1 = 3."""
+    certificate = forged(direction=[-1, 1, -1, 0], multipliers=[2.0])
+    problem = ([[0.0], [1.0], [2.0], [5.0]], np.eye(4).tolist(), [0, 1, 0, 0], 0.01)
+    b = Fraction(0.5000001)
+    assert verify(certificate, *problem) == min(2 - 2 * b, Fraction(2), Fraction(1)) / 3

@@ -260,3 +260,12 @@ def test_the_state_of_parameters_that_were_never_used_is_zero(tiny: RunConfig) -
     assert all(tensor.abs().max() == 0 for tensor in tensors.values())
     assert {key.rsplit("/", 1)[1] for key in tensors} == {"momentum", "step", "exp_avg", "exp_avg_sq"}
     assert tensors["adamw/0/step"].shape == ()
+
+
+def test_a_linear_map_to_one_number_is_not_made_orthogonal() -> None:
+    config = resolve("small", given={"model": {"n_layer": 1, "n_embd": 32}})
+    model = LanguageModel(config.model)
+    model.blocks[0].gate = torch.nn.Linear(32, 1)
+    optimizers = optim.make_optimizers(model, config.train)
+    owned = {name: {id(p) for group in one.param_groups for p in group["params"]} for name, one in optimizers.items()}
+    assert id(model.blocks[0].gate.weight) in owned["adamw"] - owned["muon"]
