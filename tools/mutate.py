@@ -39,7 +39,11 @@ ROOMS = {  # modules under src/attnlab, tests under tests, and words that the na
     "optim": ("lm/optim.py", "lm/test_optim.py", ""),
     "train": ("lm/train.py", "lm/test_train.py lm/test_training_rules.py", ""),
     "stats": ("stats/*.py", "stats", ""),
-    "trust": ("trust/verdict.py trust/calibrating.py", "trust/test_trust_verdict.py trust/test_trust_asking.py", ""),
+    "trust": (
+        "trust/verdict.py trust/calibrating.py",
+        "trust/test_trust_verdict.py trust/test_thresholds.py trust/test_trust_asking.py",
+        "",
+    ),
     "exams": ("lm/exams.py", "lm/test_exams.py", ""),
     "folders": ("store/folders.py", "store/test_runs.py store/test_folders.py", ""),
     "verifier": ("design/verifier.py", "design/test_verifier.py design/test_edits.py design/test_layer.py", ""),
