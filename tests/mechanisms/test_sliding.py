@@ -65,3 +65,11 @@ def test_a_layout_is_made_once_per_length(monkeypatch: pytest.MonkeyPatch) -> No
         q = torch.randn(1, 4, tokens, 8)
         module.fast(q, q, q, None)
     assert [tokens for tokens, _ in made] == [20, 24]
+
+
+def test_sliding_drops_weights_in_training_only() -> None:
+    module = make(window=4, dropout=0.5)
+    q, k, v = (torch.randn(1, 4, 30, 8) for _ in range(3))
+    expected = by_definition(q, k, v, 4, causal=True)
+    assert torch.allclose(module.fast(q, k, v, None), expected, atol=1e-5)
+    assert not torch.allclose(module.train().fast(q, k, v, None), expected, atol=1e-1)
