@@ -12,6 +12,7 @@ import pytest
 
 from attnlab import corpora, stats
 from attnlab.corpora import Question
+from attnlab.errors import DataError
 from attnlab.lm import exams
 from verbs import call
 
@@ -131,3 +132,64 @@ def test_bad_input_is_refused_in_one_line(
 def test_scoring_needs_no_torch(folder: Path) -> None:
     code = "import sys; from attnlab.cli import main; main(['score', 'exam.tsv', 'a.txt']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_five_predictions_are_named_and_long_ones_are_cut() -> None:
+    said = [letter * 40 for letter in "aabbbccccddddeeeef"]
+    counts = {letter * 40: said.count(letter * 40) for letter in "abcdef"}
+    score = exams.Examination(tuple(Question("?", "a") for _ in said), tuple(said)).score()
+    assert score.distinct_predictions == 6
+    assert {common.prediction: common.share * 18 for common in score.commonest} == pytest.approx(
+        {name: count for name, count in counts.items() if count > 1}
+    )
+    words = score.commonest_words().removeprefix("most common answers: ").split(", ")
+    assert {len(word.split(" ")[0]) for word in words} == {30}
+
+
+def test_an_exam_with_one_unknown_answer_is_not_scored() -> None:
+    questions = (Question("a", "Rome"), Question("b", None))
+    examination = exams.Examination(questions, ("Rome", "Oslo"))
+    assert not examination.answered
+    assert (examination.score().questions, examination.score().correct) == (2, None)
+
+
+def test_half_of_the_lines_may_hold_tabs(tmp_path: Path) -> None:
+    questions = [Question(f"{n}?", "Rome") for n in range(4)]
+    path = tmp_path / "said.txt"
+    path.write_text("a\tb\nc\td\nRome\nOslo\n")
+    assert exams.Examination.read(questions, path).right == [False, False, True, False]
+    path.write_text("a\tb\nc\td\ne\tf\nOslo\n")
+    with pytest.raises(DataError, match="has tabs"):
+        exams.Examination.read(questions, path)
+
+
+def test_one_score_is_not_named_and_one_pair_is_not_corrected(folder: Path) -> None:
+    alone = exams.score("exam.tsv", "a.txt")
+    assert [line.split(":")[0] for line in alone.lines()] == ["Correct", "most common answers"]
+    two = exams.score("exam.tsv", "a.txt", always=["London"])
+    assert [(row.name, row.kind) for row in two.rows] == [("a.txt", "model"), ("always London", "baseline")]
+    assert (two.exam, two.questions) == ("exam.tsv", 500)
+    (pair,) = two.pairs
+    assert pair.adjusted is None
+    assert two.lines()[-1] == pair.sentence
+    assert pair.sentence.startswith("a.txt against always London: ")
+    three = exams.score("exam.tsv", "a.txt", "b.txt", always=["London"])
+    assert [(pair.first, pair.second) for pair in three.pairs] == [("a.txt", "b.txt"), ("a.txt", "always London")]
+    assert all(pair.adjusted is not None for pair in three.pairs)
+
+
+def test_several_comparisons_have_wider_intervals(folder: Path) -> None:
+    """With three pairs, each is judged at 5 % / 3."""
+    right = {name: [place in places for place in range(500)] for name, places in RIGHT.items()}
+    for pair in exams.score("exam.tsv", *RIGHT, all_pairs=True).pairs:
+        expected = stats.mcnemar(right[pair.first], right[pair.second], 0.05 / 3)
+        assert (pair.low, pair.high, pair.p) == (expected.low, expected.high, expected.p)
+
+
+def test_majority_passes_over_questions_without_an_answer() -> None:
+    train = (Question("a", None), Question("b", None), Question("c", "Oslo"))
+    assert exams.majority(train, train[:2]).predictions == ("Oslo", "Oslo")
+
+
+def test_predictions_are_written_one_per_line() -> None:
+    assert exams.Examination((Question("a", "x"), Question("b", "y")), ("Rome", "é")).lines() == "Rome\né\n".encode()
