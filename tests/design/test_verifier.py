@@ -315,3 +315,43 @@ def test_the_bound_of_a_combination_by_hand():
     problem = ([[0.0], [1.0], [2.0], [5.0]], np.eye(4).tolist(), [0, 1, 0, 0], 0.01)
     b = Fraction(0.5000001)
     assert verify(certificate, *problem) == min(2 - 2 * b, Fraction(2), Fraction(1)) / 3
+
+
+def test_a_part_that_a_split_leaves_empty_needs_no_proof(proofs):
+    """Within what is proved, weights 0 and 2 are a third or more, and weight 1 is less."""
+    result, keys, values, target = proofs["range"]
+    whole = result.certificate["cases"]
+    nothing = {**whole, "vector": {}, "tangents": {}, "direction": [0, 0, 0], "level": 1}
+    for i, at, empty, full in ((0, 0.2, "below", "above"), (2, 0.2, "below", "above"), (1, 0.4, "above", "below")):
+        cases = {"split": [i, at], empty: nothing, full: whole}
+        assert verify({**result.certificate, "cases": cases}, keys, values, target, 0.01)
+
+
+@pytest.mark.parametrize(("level", "bound"), [(1, 1.0), (2, 2.0), (2.5, 2.0), (3, 2.0), (4, 1.0)])
+def test_the_bound_over_a_box_by_hand(level, bound):
+    """Rows 3 and 2 and weights in [0, 1]: level + sum of min((row - level)·a), which is largest between the rows."""
+    free = {"lower": [0], "upper": [0]}
+    leaf = {"direction": [1], "vector": {}, "tangents": {}, "multipliers": [], "level": level}
+    for share, holds in ((0.999, True), (1.0, False), (1.001, False)):
+        certificate = {"type": "farkas", "proves": share * bound, "bounds": [free, free], "cases": leaf}
+        if holds:
+            assert verify(certificate, [[0], [1]], [[0], [1]], [3], 0.01) == Fraction(share * bound)
+        else:
+            with pytest.raises(NotAProof, match="not refuted"):
+                verify(certificate, [[0], [1]], [[0], [1]], [3], 0.01)
+
+
+def test_factors_equal_to_the_weights_leave_no_room_for_the_logarithms():
+    with pytest.raises(NotAProof, match="inequality of means"):
+        verify(forged(cut={"factors": {"0": 0.5, "2": 0.5}}), *FOUR)
+
+
+def test_the_weights_shown_are_those_of_the_combination_to_nine_digits():
+    problem = ([[0.0], [1.0], [2.0], [5.0]], np.eye(4).tolist(), [0, 1, 0, 0], 0.01)
+    for off, same in ((0.0, True), (0.9e-9, True), (2e-9, False)):
+        certificate = forged(direction=[-1, 1, -1, 0], weights=[0.5 + off, 0, 0.5, 0])
+        if same:
+            assert verify(certificate, *problem) > 0
+        else:
+            with pytest.raises(NotAProof, match="index and weights"):
+                verify(certificate, *problem)

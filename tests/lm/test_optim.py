@@ -262,10 +262,11 @@ def test_the_state_of_parameters_that_were_never_used_is_zero(tiny: RunConfig) -
     assert tensors["adamw/0/step"].shape == ()
 
 
-def test_a_linear_map_to_one_number_is_not_made_orthogonal() -> None:
+@pytest.mark.parametrize(("outputs", "kind"), [(1, "adamw"), (2, "muon")])
+def test_a_linear_map_to_one_number_is_not_made_orthogonal(outputs: int, kind: str) -> None:
     config = resolve("small", given={"model": {"n_layer": 1, "n_embd": 32}})
     model = LanguageModel(config.model)
-    model.blocks[0].gate = torch.nn.Linear(32, 1)
+    model.blocks[0].gate = torch.nn.Linear(32, outputs)
     optimizers = optim.make_optimizers(model, config.train)
     owned = {name: {id(p) for group in one.param_groups for p in group["params"]} for name, one in optimizers.items()}
-    assert id(model.blocks[0].gate.weight) in owned["adamw"] - owned["muon"]
+    assert [name for name in owned if id(model.blocks[0].gate.weight) in owned[name]] == [kind]
