@@ -193,3 +193,9 @@ def test_majority_passes_over_questions_without_an_answer() -> None:
 
 def test_predictions_are_written_one_per_line() -> None:
     assert exams.Examination((Question("a", "x"), Question("b", "y")), ("Rome", "é")).lines() == "Rome\né\n".encode()
+
+
+def test_the_commonest_prediction_has_the_largest_share() -> None:
+    questions = tuple(Question(f"{n}?", "Rome") for n in range(4))
+    score = exams.Examination(questions, ("Oslo", "Rome", "Oslo", "Bath")).score()
+    assert (score.commonest_prediction, score.commonest_share) == ("Oslo", 0.5)
