@@ -91,6 +91,18 @@ def test_lists_go_on_beside_special_files(tmp_path: Path, kind: str) -> None:
     assert entry.kind in ("damaged", "foreign")
 
 
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_special_file_in_place_of_a_listed_one_is_damage_and_not_an_absent_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "run" / "result.json"
+    folders.write_folder(path.parent, "run", {path.name: b"{}"})
+    path.unlink()
+    assert not folders.is_written(path)
+    SPECIAL[kind](path)
+    assert folders.is_written(path)
+    with pytest.raises(AttnlabError, match=r"cannot be read|is missing"):
+        folders.read_bytes(path)
+
+
 def test_a_pipe_as_lock_is_one_line(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".lock")
     with pytest.raises(AttnlabError, match=r"cannot write"), folders.locked(tmp_path):

@@ -263,7 +263,7 @@ def read_bytes(path: Path, folder: Path | None = None) -> bytes:
 
 def is_written(path: Path) -> bool:
     """Whether a file was written completely; one that a killed process left unlisted was not."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return False
     manifest = Manifest.find(path.parent)
     return manifest is not None and path.name in manifest.files
