@@ -24,6 +24,7 @@ from msgspec import Meta, Struct, structs
 from attnlab import sandbox
 from attnlab.errors import AttnlabError, UserError
 from attnlab.machine import cache_folder
+from attnlab.reading import read_bytes
 from attnlab.report.document import Facts, Section
 from attnlab.report.html import as_fragment, pattern_cells
 from attnlab.serve.routes import Forbidden, NotFound, Options, Query, Route
@@ -125,7 +126,7 @@ def _place(what: str) -> Path:
 def kept(what: str, kind: type[T]) -> T | None:
     """What was computed earlier with this code, if it is still there."""
     with suppress(OSError, AttnlabError, msgspec.MsgspecError):
-        return msgspec.json.decode(_place(what).read_bytes(), type=kind)
+        return msgspec.json.decode(read_bytes(_place(what)), type=kind)
     return None
 
 
