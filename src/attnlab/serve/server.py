@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import inspect
 import ipaddress
+import logging
 import os
 import secrets
 import shutil
@@ -344,8 +345,15 @@ def run(options: Options, host: str, port: int, say: Callable[..., None], *, bro
         )
     say("Press Ctrl-C to stop.")
     sys.stdout.flush()  # whoever reads it from a pipe needs the link now
+    logging.getLogger("uvicorn.error").addFilter(_is_error)
     with _temporary_folder(), _opened(links[0]) if browser else nullcontext():
         server.run(sockets=[bound])
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    """Whether a message is about more than the open pages that Ctrl-C disconnects."""
+    cancelled = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not cancelled and not record.getMessage().startswith("Cancel ")
 
 
 @contextmanager
