@@ -327,10 +327,10 @@ def test_a_part_that_a_split_leaves_empty_needs_no_proof(proofs):
         assert verify({**result.certificate, "cases": cases}, keys, values, target, 0.01)
 
 
+@pytest.mark.parametrize("free", [{"lower": [0], "upper": [0]}, {"lower": [-1], "upper": [1]}])  # from 0 to 1 anyway
 @pytest.mark.parametrize(("level", "bound"), [(1, 1.0), (2, 2.0), (2.5, 2.0), (3, 2.0), (4, 1.0)])
-def test_the_bound_over_a_box_by_hand(level, bound):
+def test_the_bound_over_a_box_by_hand(level, bound, free):
     """Rows 3 and 2 and weights in [0, 1]: level + sum of min((row - level)·a), which is largest between the rows."""
-    free = {"lower": [0], "upper": [0]}
     leaf = {"direction": [1], "vector": {}, "tangents": {}, "multipliers": [], "level": level}
     for share, holds in ((0.999, True), (1.0, False), (1.001, False)):
         certificate = {"type": "farkas", "proves": share * bound, "bounds": [free, free], "cases": leaf}
@@ -355,3 +355,56 @@ def test_the_weights_shown_are_those_of_the_combination_to_nine_digits():
         else:
             with pytest.raises(NotAProof, match="index and weights"):
                 verify(certificate, *problem)
+
+
+def test_a_box_of_one_point_is_not_empty(proofs):
+    result, keys, values, target = proofs["range"]
+    whole = result.certificate["cases"]
+    nothing = {**whole, "vector": {}, "tangents": {}, "direction": [0, 0, 0], "level": 1}
+    exact = [[[Fraction(x) for x in row] for row in rows] for rows in (values, [target])]
+    box = verifier._first_box(
+        result.certificate["bounds"], exact[0], exact[1][0], Fraction(result.certificate["proves"])
+    )
+    for i in (0, 2):
+        for at, side, other in ((box[i][1], "above", "below"), (box[i][0], "below", "above")):
+            point = {"split": [i, str(at)], side: whole, other: whole}
+            assert verify({**result.certificate, "cases": point}, keys, values, target, 0.01)
+            with pytest.raises(NotAProof, match="not refuted"):
+                verify({**result.certificate, "cases": {**point, side: nothing}}, keys, values, target, 0.01)
+
+
+DECIMAL, BINARY = "as the decimals written", "as binary float64 values"
+
+
+@pytest.mark.parametrize(
+    ("reading", "decimal"),
+    [
+        (None, False),
+        (f"keys {DECIMAL}", True),
+        (f"keys {BINARY}", False),
+        (f"keys {DECIMAL}, values {BINARY}", False),
+        (f"keys {BINARY}, values {DECIMAL}", True),
+    ],
+)
+def test_values_mean_what_the_reading_says(reading, decimal):
+    certificate = {"type": "separating", "direction": [1.0]} | ({} if reading is None else {"reading": reading})
+    problem = ([[0.0]], [[0.1]], [0.3], 0.01)
+    written, stored = Fraction(1, 5), Fraction(0.3) - Fraction(0.1)
+    assert verify(certificate, *problem) == (written if decimal else stored)
+    assert verify(certificate, *problem, reading="decimal") == written
+    assert verify(certificate, *problem, reading="binary") == stored
+
+
+def test_keys_mean_what_the_reading_says():
+    """As decimals 0.15 is midway between 0.1 and 0.2; as binary values it is not."""
+    problem = ([[0.1], [0.15], [0.2], [5.0]], np.eye(4).tolist(), [0, 1, 0, 0], 0.01)
+    certificate = forged(direction=[-1, 1, -1, 0])
+    for reading in (f"keys {DECIMAL}", f"keys {DECIMAL}, values {BINARY}"):
+        assert verify({**certificate, "reading": reading}, *problem) > 0.3
+    for reading in (None, f"keys {BINARY}", f"keys {BINARY}, values {DECIMAL}"):
+        with pytest.raises(NotAProof, match="do not combine exactly"):
+            verify({**certificate, "reading": reading}, *problem)
+    for radius in (0, -1):
+        with pytest.raises(NotAProof, match="radius must be positive"):
+            verify({**certificate, "radius": radius}, *problem)
+    assert verify({**certificate, "radius": 1e9}, *problem) > 0.3  # 0.15 is off by 1e-17

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -266,3 +267,26 @@ def test_writing_leaves_no_open_files(tmp_path: Path) -> None:
     with folders.locked(tmp_path):
         assert folders.is_locked(tmp_path) is True
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_files_are_on_the_disk_before_they_get_their_name_and_the_name_is_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[object] = []
+
+    def watch(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        synced.append("folder" if stat.S_ISDIR(status.st_mode) else status.st_size)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    folders.write_bytes(tmp_path / "a", b"12345")
+    assert synced == [5, "folder"]
+    synced.clear()
+    folders.write_folder(tmp_path / "x", "model", {"a": b"123"})
+    assert synced == [3, (tmp_path / "x" / MANIFEST).stat().st_size, "folder"]
+
+
+def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).mkdir()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Manifest.find(tmp_path)
