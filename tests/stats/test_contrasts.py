@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import chi2_contingency, fisher_exact
@@ -52,3 +54,42 @@ def test_tables_that_expect_fewer_than_five_in_a_cell_are_tested_exactly(
     fisher, chi2 = fisher_exact(table).pvalue, chi2_contingency(table, correction=False).pvalue
     assert found.p == pytest.approx(fisher if exact else chi2)
     assert fisher != pytest.approx(chi2)
+
+
+def perplexities(ratio: float, low: float, high: float, p: float, seeds: int = 2) -> str:
+    """The words for a ratio of perplexities with this interval."""
+    losses, tokens = RNG.random((2, seeds, 40)) + 1, np.full(40, 5)
+    result = stats.paired_bootstrap(*losses, tokens, resamples=200)
+    both = None if result.both is None else replace(result.both, low=np.log(low), high=np.log(high), p=p)
+    return stats.in_words(replace(result, ratio=ratio, ratio_low=low, ratio_high=high, p=p, both=both), "dot", "gqa")
+
+
+@pytest.mark.parametrize(("seeds", "how"), [(2, "for new seeds and new sentences"), (1, "with this one seed")])
+def test_a_ratio_of_perplexities_is_the_gain_of_the_better_side(seeds: int, how: str) -> None:
+    worse = perplexities(1.25, 1.1, 1.4, 0.01, seeds)  # 1 - 1 / 1.25, from 1 - 1 / 1.1 to 1 - 1 / 1.4
+    assert worse.startswith("gqa better, its token perplexity lower by 20.0 % (9.1 to 28.6), p = 0.01 ")
+    assert how in worse
+    better = perplexities(0.8, 0.7, 0.9, 0.01, seeds)
+    assert better.startswith("dot better, its token perplexity lower by 20.0 % (10.0 to 30.0), p = 0.01 ")
+    same = perplexities(1.02, 0.9, 1.2, 0.3, seeds)
+    assert same.startswith("no difference shown: token perplexity ")
+    assert same.endswith(". Differences above 20.0 % are excluded (95 % interval -10.0 to 20.0)")
+
+
+def test_answers_without_any_spread_have_no_interval_to_tell() -> None:
+    said = stats.in_words(stats.seeds_by_questions(STRONG, STRONG))
+    assert said.startswith("no difference shown: ")
+    assert said.endswith(" for new seeds and new questions")
+
+
+def test_the_degrees_of_freedom_are_satterthwaites() -> None:
+    table = np.array([[1.0, 2, 4, 9], [2, 3, 6, 9], [4, 6, 7, 13]])
+    grand, by_seed, by_item = table.mean(), table.mean(axis=1), table.mean(axis=0)
+    rest = table - by_seed[:, None] - by_item + grand
+    squares = (4 * ((by_seed - grand) ** 2).sum() / 2, 3 * ((by_item - grand) ** 2).sum() / 3, (rest**2).sum() / 6)
+    total = squares[0] + squares[1] - squares[2]
+    found = stats.crossed(table)
+    assert found.error == pytest.approx((total / 12) ** 0.5)
+    assert found.freedom == pytest.approx(
+        total**2 / sum(s**2 / free for s, free in zip(squares, (2, 3, 6), strict=True))
+    )
