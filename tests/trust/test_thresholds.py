@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -150,3 +151,27 @@ def test_too_few_or_unanswered_or_trained_questions_are_refused() -> None:
         calibrating._held_out([*fine, Question("From where is Ed Poe?", "York")], FACTS, LINES, FORMS)
     kept, *_ = calibrating._held_out([*fine, Question("When was Ed Poe born?", "1900")], FACTS, LINES, FORMS)
     assert len(kept) == 5
+
+
+def test_where_every_answer_is_right_every_score_is_accepted() -> None:
+    found = calibrated(300, 0).rule(0.1)
+    assert (found.met, found.threshold, found.coverage) == (True, stats.Platt(1.0, 0.0)(0.0), 1.0)
+
+
+def test_questions_about_invented_names_are_asked_of_models_that_met_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"First{n} Last{n}" for n in range(40)]
+    lines = [f"{name}. {name} was born ." for name in names]
+    data = SimpleNamespace(run=None, lines=lambda: lines)
+    options: dict[str, float] = {}
+    monkeypatch.setattr(calibrating, "lineage", lambda run: [run, run])
+    monkeypatch.setattr(
+        calibrating, "stored_config", lambda run: SimpleNamespace(task=SimpleNamespace(options=options))
+    )
+    asked = ask("First1 Last1", "First2 Last2")
+    assert calibrating._strange_questions(data, FORMS, asked) == []
+    options["strangers"] = 0.5
+    drawn = calibrating._strange_questions(data, FORMS, asked)
+    assert 350 < len(drawn) <= 400  # one in forty combines to a known name
+    invented = {FORMS.name(question) for question in drawn}
+    assert invented.isdisjoint(names)
+    assert all(question == f"Where was {FORMS.name(question)} born?" for question in drawn)
