@@ -5,6 +5,7 @@ An attack that succeeds damages nothing but a canary. Without a sandbox they do 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -90,6 +91,10 @@ ATTACKS = {
     "cores of another process": "os.sched_setaffinity(other, os.sched_getaffinity(other)) or 1",
     "trace another process": f"{SYSCALL}({101 if X86 else 117}, 0x4206, other, 0, 0) == 0 or None",
     "System V memory": f"{SYSCALL}({29 if X86 else 194}, 0, 4096, 0o1600) >= 0 or None",
+    "attach memory of System V": f"{SYSCALL}({30 if X86 else 196}, segment, 0, 0o10000) != -1 or None",
+    "status of memory of System V": f"{SYSCALL}({31 if X86 else 195}, segment, 2, bytes(256)) == 0 or None",
+    "flags of a file it may read": "__import__('fcntl').ioctl(os.open(os.__file__, 0), 0x80086601, bytes(8))",
+    "watch a file system": f"{SYSCALL}({300 if X86 else 262}, 0, 0) >= 0 or None",
     "message queue": f"{SYSCALL}({240 if X86 else 180}, b'canary', 0o102, 0o600, 0) >= 0 or None",
     "key ring": f"{SYSCALL}({250 if X86 else 219}, 0, -3, 1) >= 0 or None",
     "user namespace": f"{SYSCALL}({272 if X86 else 97}, 0x10000000) == 0 or None",
@@ -114,7 +119,11 @@ def names(tmp_path: Path) -> Iterator[dict[str, object]]:
     with socket.create_server(("127.0.0.1", 0)) as server, (home / "secret").open() as opened:
         os.set_inheritable(opened.fileno(), True)
         canary = os.fstat(opened.fileno()).st_ino
-        yield {"home": str(home), "other": sleeper.pid, "port": server.getsockname()[1], "canary": canary}
+        library = ctypes.CDLL(None)
+        segment = library.shmget(0, 4096, 0o1600)
+        port = server.getsockname()[1]
+        yield {"home": str(home), "other": sleeper.pid, "port": port, "canary": canary, "segment": segment}
+        library.shmctl(segment, 0, None)
     sleeper.kill()
     sleeper.wait()
 
@@ -149,7 +158,14 @@ def test_attacks_fail(child: Child, names: dict[str, object], name: str) -> None
 
 # Fail without a sandbox too: raw calls that copy this process, and what depends on the user's rights or the kernel.
 NOT_ALONE = {"vfork", "clone3", "io_uring", "IPv6", "key ring", "root folder", "rename the machine", "user namespace"}
-NOT_ALONE |= {"change attributes", "read users", "message queue", "use a descriptor of its parent"}
+NOT_ALONE |= {
+    "flags of a file it may read",
+    "watch a file system",
+    "change attributes",
+    "read users",
+    "message queue",
+    "use a descriptor of its parent",
+}
 
 
 @pytest.mark.processes
@@ -167,6 +183,8 @@ def test_limits_cannot_be_exceeded() -> None:
         with pytest.raises(MemoryExceeded, match="more than 0.268435 GB"):
             child.call(bytearray, 2 * MEMORY)
         assert child.call(len, b"still there") == 11
+        with pytest.raises(Raised, match="Too many open files"):
+            child.call(exec, "import os\nfor _ in range(100): os.dup(1)")
         with pytest.raises(ChildError, match="too long"):
             child.call(bytes, 2**21, limits=Limits(message=2**20))
     for code in ("while True: pass", "while True: os.read(0, 0)", "while True: print('x' * 10**6)"):
@@ -216,6 +234,36 @@ def test_a_confined_process_ends_with_its_parent(tmp_path: Path) -> None:
     while Path(f"/proc/{confined}").exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert not Path(f"/proc/{confined}").exists()
+
+
+@pytest.mark.parametrize("code", ["os.closerange(3, 64)", "os.dup2(os.open(os.devnull, 0), sockets()[0])"])
+def test_a_closed_connection_ends_the_call(code: str) -> None:
+    code = f"import os, time\nsockets = lambda: [n for n in range(3, 64) if os.path.exists(f'/proc/self/fd/{{n}}')]\n{code}"
+    began = time.monotonic()
+    with Child(sandbox=MEMORY) as child, pytest.raises(ChildError):
+        child.call(exec, f"{code}\ntime.sleep(60)", {}, limits=Limits(2))
+    assert time.monotonic() - began < 50
+
+
+def test_arguments_that_nobody_reads_end_with_the_time_limit() -> None:
+    early = FLOOD.replace("while True:\n    ", "") % "_encode(Done(None))" + "\nimport time; time.sleep(60)"
+    began = time.monotonic()
+    with Child(sandbox=MEMORY) as child:
+        child.call(exec, early.replace("Item, Ready", "Done"), {}, limits=Limits(30))
+        with pytest.raises(ChildError, match="more than 1 s"):
+            child.call(len, bytes(2**24), limits=Limits(1))
+    assert time.monotonic() - began < 50
+
+
+def test_files_cannot_be_emptied_where_landlock_does_not_know_it(tmp_path: Path) -> None:
+    """Before its third version, a file that may be read may be emptied."""
+    (tmp_path / "canary").write_text("canary")
+    code = "import os, sys; from pathlib import Path; from attnlab import sandbox\n"
+    code += "sandbox._landlock_version = lambda: 2; folder = Path(sys.argv[1]); sandbox.enter(folder)\n"
+    code += "os.open(folder / 'canary', os.O_RDONLY); os.open(folder / 'canary', os.O_RDONLY | os.O_TRUNC)"
+    ended = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
+    assert "PermissionError" in ended.stderr.splitlines()[-1]
+    assert (tmp_path / "canary").read_text() == "canary"
 
 
 def test_a_process_with_threads_cannot_be_confined() -> None:

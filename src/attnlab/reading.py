@@ -29,19 +29,21 @@ def open_file(path: Path, most: float = math.inf) -> BufferedReader:
     except OSError as error:
         raise special if error.errno == errno.ENXIO else error from None  # a socket
     status = os.fstat(stream.fileno())
-    if stat.S_ISREG(status.st_mode) and status.st_size <= most:
-        return stream
-    stream.close()
-    large = OSError(errno.EFBIG, f"it is larger than {most / 1e6:,.0f} MB", str(path))
-    raise large if stat.S_ISREG(status.st_mode) else special
+    wrong = None if stat.S_ISREG(status.st_mode) else special
+    if status.st_size > most:
+        wrong = wrong or OSError(errno.EFBIG, f"it is larger than {most / 1e6:,.0f} MB", str(path))
+    if status.st_size > max(10 * LARGEST, 100 * 512 * status.st_blocks):  # reading its zeros would take minutes
+        wrong = wrong or OSError(errno.EFBIG, "it is almost empty for its size", str(path))
+    if wrong is not None:
+        stream.close()
+        raise wrong
+    return stream
 
 
 def read_bytes(path: Path) -> bytes:
     """Read a whole file; weights may be as large as memory allows, and metrics have a line for every step."""
     with open_file(path, {".safetensors": math.inf, ".jsonl": 10 * LARGEST}.get(path.suffix, LARGEST)) as stream:
-        size = os.fstat(stream.fileno()).st_size
         try:
-            # Weights begin with the size of their header; a file with a hole instead would take minutes.
-            return stream.read(size if size <= 10 * LARGEST or any(stream.peek(8)[:8]) else 8)
+            return stream.read()
         except MemoryError:
             raise OSError(errno.ENOMEM, "it does not fit into memory", str(path)) from None

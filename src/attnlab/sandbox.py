@@ -20,8 +20,12 @@ import signal
 import struct
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+
+_Numbers = tuple[int, ...]
+_Table = tuple[tuple[_Numbers, int, _Numbers], ...]  # calls, the place of an argument, and its values
 
 # Refused system calls by number, for x86-64 and for arm64, where some do not exist.
 _REFUSED = {
@@ -35,18 +39,26 @@ _REFUSED = {
     "socket, socketpair, io_uring_setup": ("41 53 425", "198 199 425"),
     "chmod and chown, which Landlock allows": ("90 91 92 93 94 260 268 452", "52 53 54 55 452"),
     "extended attributes": ("188 189 190 197 198 199 463 466 469", "5 6 7 14 15 16 463 466 469"),
-    "file times, truncate, inotify": ("132 235 261 280 76 253 294", "88 45 26"),
-    "shared memory, queues and keys": ("29 64 68 240 248 249 250", "180 186 190 194 217 218 219"),
+    "file times, truncate, inotify, fanotify": ("132 235 261 280 76 253 294 300", "88 45 26 262"),
+    "shared memory and semaphores of System V": ("29 30 31 67 64 65 66 220", "194 195 196 197 190 191 192 193"),
+    "message queues and keys": ("68 69 70 71 240 248 249 250", "186 187 188 189 180 217 218 219"),
     "unshare, setns, perf_event_open, bpf, userfaultfd": ("272 308 298 321 323", "97 268 241 280 282"),
 }
-# Calls that are refused for some values of an argument: prctl may not change what happens when the parent ends; fcntl and
-# ioctl may not direct signals; prlimit64 may not reach other processes.
-_REFUSED_FOR = (((157, 167), 0, (1,)), ((72, 25), 1, (8, 10, 15)), ((16, 29), 1, (0x5412, 0x8901, 0x8902)))
-_PRLIMIT, _CLONE3 = (302, 261), 435
+# Calls that are refused for some values of an argument: prctl may not change what happens when the parent ends, and fcntl
+# may not direct signals.
+_REFUSED_FOR: _Table = (((157, 167), 0, (1,)), ((72, 25), 1, (8, 10, 15, 1026)))
+# Calls that are allowed for some values of an argument: prlimit64 for this process, ioctl for the flags and the size of what
+# can be read, and whether it is a terminal. Others change files that are open for reading.
+_ALLOWED_FOR: _Table = (((302, 261), 0, (0,)), ((16, 29), 1, (0x5450, 0x5451, 0x541B, 0x5421, 0x5401)))
+_OPEN: tuple[tuple[_Numbers, int], ...] = (
+    ((2,), 1),
+    ((257, 56), 2),
+)  # open, which arm64 lacks, and openat, with the place of their flags
+_ABSENT = (435, 437)  # clone3 and openat2: their flags lie in memory, and the C library does without them
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, and audit number
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # instructions of classic BPF
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of classic BPF
 
 _WRITE_FILE, _READ_FILE, _READ_DIRECTORY = 1 << 1, 1 << 2, 1 << 3
 _RIGHTS = ((1, 13), (2, 14), (3, 15), (5, 16))  # versions of Landlock, and how many kinds of access to files they know
@@ -69,17 +81,21 @@ def readable() -> list[str]:
     """What confined code may read beside its own folder: Python, its packages, attnlab and system libraries."""
     packages = (find_spec(name) for name in ("torch", "numpy", "msgspec"))
     places = {Path(spec.origin).parents[1] for spec in packages if spec and spec.origin}
-    return [*map(str, {Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parent, *places}), *_SYSTEM]
+    # Python may be installed in a home folder.
+    libraries = (Path(prefix) / name for prefix in (sys.prefix, sys.base_prefix) for name in ("lib", "lib64"))
+    return [*map(str, {*libraries, Path(__file__).parent, *places}), *_SYSTEM]
 
 
 def wrapped(command: list[str], folder: Path) -> list[str]:
     """The command that starts a process to be confined: on macOS, in its sandbox, where it may read `folder`."""
     if sys.platform != "darwin":
         return command
-    places = [json.dumps(os.path.realpath(path)) for path in (*readable(), folder)]
+    prefixes = [path for path in (sys.prefix, sys.base_prefix) if not Path.home().is_relative_to(path)]
+    places = [json.dumps(os.path.realpath(path)) for path in (*readable(), *prefixes, folder)]
     programs = [json.dumps(path) for path in {command[0], os.path.realpath(command[0])}]
     rules = (
-        "(version 1) (allow default) (deny network*) (deny process-fork) (deny signal) (deny process-exec)",
+        "(version 1) (allow default) (deny network*) (deny process-fork) (deny process-exec)",
+        "(deny signal) (allow signal (target self)) (deny appleevent-send) (deny lsopen) (deny mach-lookup)",
         f"(allow process-exec {' '.join(f'(literal {program})' for program in programs)})",
         f'(deny file-write*) (allow file-write* (literal "{os.devnull}"))',
         '(deny file-read* (subpath "/Users") (subpath "/Volumes") (subpath "/private"))',
@@ -150,17 +166,23 @@ def _filter_calls() -> None:
     def low_half(argument: int) -> bytes:
         return step(_LOAD, 16 + 8 * argument)
 
+    def only(calls: Sequence[int], inner: bytes) -> bytes:
+        return step(_EQUAL, calls[column], 0, len(inner) // 8) + inner if column < len(calls) else b""
+
     number = step(_LOAD, 0)
     program = step(_LOAD, 4) + step(_EQUAL, architecture, 1, 0) + step(_RETURN, _KILL)
     program += number + test(0x40000000, _KILL, _AT_LEAST)  # the x32 calls of x86-64
     for columns in _REFUSED.values():
         program += b"".join(test(int(call), refuse) for call in columns[column].split())
-    program += test(_CLONE3, absent)  # its flags lie in memory; the C library then uses clone
+    program += b"".join(test(call, absent) for call in _ABSENT)
     for calls, argument, values in _REFUSED_FOR:
-        inner = low_half(argument) + b"".join(test(value, refuse) for value in values) + number
-        program += step(_EQUAL, calls[column], 0, len(inner) // 8) + inner
-    inner = low_half(0) + step(_EQUAL, 0, 1, 0) + step(_RETURN, refuse) + number
-    program += step(_EQUAL, _PRLIMIT[column], 0, len(inner) // 8) + inner + step(_RETURN, _ALLOW)
+        program += only(calls, low_half(argument) + b"".join(test(value, refuse) for value in values) + number)
+    for calls, argument, values in _ALLOWED_FOR:
+        allowed = b"".join(test(value, _ALLOW) for value in values)
+        program += only(calls, low_half(argument) + allowed + step(_RETURN, refuse))
+    for calls, argument in _OPEN if _landlock_version() < 3 else ():  # which lets files be emptied that may be read
+        program += only(calls, low_half(argument) + test(os.O_TRUNC, refuse, _ANY_BIT) + number)
+    program += step(_RETURN, _ALLOW)
     buffer = ctypes.create_string_buffer(program, len(program))
     description = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     _call("prctl", 22, 2, description, 0, 0)  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER

@@ -40,6 +40,7 @@ from attnlab.machine import memory_held
 from attnlab.store import records
 
 _START_SECONDS = 300.0  # to start and import
+_END_SECONDS = 1.0  # to end once the connection is closed
 _POLL = 0.1  # seconds
 _CHUNK = 2**16  # bytes read at a time
 _HEADER = 8  # bytes of a message's length
@@ -223,7 +224,8 @@ class Child:
         self._returns = Any if inspect.isgeneratorfunction(function) else get_type_hints(function).get("return", Any)
         if self._ready:
             self._start_clock()
-        with suppress(BrokenPipeError, ConnectionResetError):  # told by `receive`
+        self._socket.settimeout(max(0.01, min(self._deadline - time.monotonic(), _START_SECONDS)))
+        with suppress(BrokenPipeError, ConnectionResetError, TimeoutError):  # told by `receive`
             self._socket.sendall(message)
 
     def stop(self) -> None:
@@ -294,8 +296,11 @@ class Child:
             if chunk := self._socket.recv(_CHUNK):
                 self._received += chunk
                 return
-        code, memory = self._process.wait(), self._limits.memory or self._memory
+        memory = self._limits.memory or self._memory
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
         self._kill_group()
+        code = self._process.wait()
         if code >= 0:
             raise ChildError(f"it ended with exit code {code} before it was done")
         guess = f", probably because memory ran out ({memory / 1e9:g} GB)" if memory and -code in _CRASHES else ""
@@ -457,7 +462,8 @@ def _main(place: str, *command: str) -> int:
         importlib.import_module(module)
     if int(sandbox):
         memory = int(sandbox) + (memory_held("VmSize") or 0)
-        for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+        limits = {resource.RLIMIT_AS: memory, resource.RLIMIT_NOFILE: 64}
+        for kind, most in {**limits, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}.items():
             resource.setrlimit(kind, (most, most))
     with socket.socket(fileno=int(connection)) as connected:
         if command:

@@ -6,6 +6,7 @@ import pytest
 
 from attnlab import sandbox
 from attnlab.course import mark
+from attnlab.course.classes import Job, measure
 from attnlab.errors import UserError
 
 SHEET = """
@@ -73,6 +74,39 @@ def test_without_a_sandbox_classes_are_refused_unless_asked_for(
 
 
 @pytest.mark.processes
+def test_what_a_class_declares_excuses_nothing() -> None:
+    """A class decides neither which checks it must pass nor whether a fault counts."""
+    code = """
+from attnlab.registry import mechanism
+from torch import nn
+
+@mechanism("mine", DECLARED)
+class Mine(nn.Module):
+    def __init__(self, n_embd, n_head, block_size):
+        super().__init__()
+
+    def forward(self, x):
+        return x + x.mean(1, keepdim=True)
+"""
+    for declared in ("causal=False", "defect='sees the future'"):
+        job = Job(n_embd=16, n_head=2, length=17)
+        measured = measure(job, code.replace("DECLARED", declared).encode(), "mine.py", "Mine", not sandbox.missing())
+        assert measured.report is not None, measured.ended
+        assert measured.report.verdict == "fail"
+        assert "future" in measured.report.faults
+
+
+def test_a_file_in_the_folder_of_a_classmate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sheet.toml").write_text(SHEET, "utf-8")
+    (tmp_path / "students/bob").mkdir(parents=True)
+    (tmp_path / "students/bob/mine.py").write_text("class Mine: pass", "utf-8")
+    (tmp_path / "students/ann.toml").write_text('attention = "bob/mine.py:Mine"', "utf-8")
+    outcome = mark(tmp_path / "sheet.toml", tmp_path / "students/ann.toml").students[0].outcomes[0]
+    assert outcome.message == "bob/mine.py is outside the folder of the answers; put it beside them"
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(bool(sandbox.missing()), reason="no sandbox here")
 def test_everything_else_is_marked_before_any_class_runs(tmp_path: Path) -> None:
     """With --no-sandbox a class could change what a classmate hands in."""
     number = '[[task]]\nname = "parameters"\nask = "number"\nvalue = 3\n'

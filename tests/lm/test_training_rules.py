@@ -208,6 +208,7 @@ def epochs_of(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) 
         with watched() as steps:
             stages.finetune(config, base, FACTS, WORLD, folder, progress.Show(step=rows.append))
         in_first = sum(row.epoch < 1 for row in rows)
+        assert seen.pop() == seen[-1]  # the finished model must have a finite loss on the last batch
         assert len(rows) == len(seen) == len(steps)
         return Epochs(list(seen), steps[0].weights, [in_first, len(rows) - in_first])
 

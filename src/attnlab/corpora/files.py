@@ -79,14 +79,12 @@ def opened(path: Path, most: float = math.inf) -> Iterator[BufferedReader]:
     """Open a file of at most some bytes for reading; errors of the system become one line with the fix."""
     try:
         with open_file(path, most) as stream:
-            if stream.peek(4)[:4] == bytes(4):  # such as a file with a hole: hashing it would take long
-                raise DataError(f"{path} begins with zero bytes: it is no text; save it as UTF-8")
             yield stream
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; {_nearest_file(path)}") from None
     except (OSError, MemoryError) as error:
         why = getattr(error, "strerror", "it does not fit into memory")
-        raise DataError(f"{path} cannot be read ({why}); name a text file that you may read") from None
+        raise DataError(f"{path} cannot be read ({why}); name a text file, or save it as one") from None
 
 
 def numbered_bytes(path: Path, stream: BufferedReader) -> Iterator[tuple[int, bytes]]:

@@ -156,9 +156,10 @@ def _files_of(path: Path) -> list[Path]:
     if (path / "state.json").exists():
         try:
             names = [entry["filename"] for entry in json.loads(read_bytes(path / "state.json"))["_data_files"]]
-            if any(Path(name).name != name for name in names):
+            files = [path / name for name in names]
+            if any(file.resolve().parent != path.resolve() for file in files):
                 raise ValueError("it names a file outside the folder")
-            return [path / name for name in names]
+            return files
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path / 'state.json'} cannot be used ({error}): save the dataset again") from None
     readable = (*RECORDS, *_TEXTS)
@@ -285,8 +286,9 @@ def _read_column(path: Path, form: str) -> Iterator[str]:
             kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
             if str(kind) not in ("string", "large_string", "string_view"):
                 raise DataError(f"{path}: the column 'text' is {column.type}, not string: write it again as text")
-            column.validate(full=True)  # a forged offset would read memory that is not of the file
+            column.validate(full=True)  # a forged offset would read memory outside the file
             for begin in range(0, len(batch), _ROWS):
                 yield from column.slice(begin, _ROWS).drop_null().to_pylist()
     except (pyarrow.ArrowException, MemoryError, OSError) as error:
-        raise DataError(f"{path} cannot be read ({' '.join(str(error).split())[:100]}): write it again") from None
+        why = " ".join(str(error).split())[:100] or "it does not fit into memory"
+        raise DataError(f"{path} cannot be read ({why}): write it again") from None

@@ -21,7 +21,10 @@ Code = Literal["refused", "sandboxed", "trusted"]  # whether students' classes r
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of one student, or why they cannot be read; and whether classes may run, and in a sandbox."""
+    """The answers of one student, or why they cannot be read; and whether classes may run, and in a sandbox.
+
+    A student without a folder of their own shares it with others, and hands in nothing but files beside the answers.
+    """
 
     student: str
     folder: Path
@@ -29,6 +32,7 @@ class Answers:
     let: TomlTable = field(default_factory=dict)
     unreadable: str = ""
     code: Code = "refused"
+    own_folder: bool = True
 
     def path(self, name: Any) -> Path:
         """A file that the student hands in beside the answers."""
@@ -41,7 +45,9 @@ class Answers:
             raise UserError(f"{inputs.shown(name)} cannot be the name of a file") from None
         if path != self.folder.resolve() / os.path.normpath(name) and path.is_relative_to(self.folder.resolve()):
             raise UserError(f"{inputs.shown(name)} is a link; hand in the file itself")
-        if not path.is_relative_to(self.folder.resolve()):
+        if not path.is_relative_to(self.folder.resolve()) or not (
+            self.own_folder or path.parent == self.folder.resolve()
+        ):
             raise UserError(f"{inputs.shown(name)} is outside the folder of the answers; put it beside them")
         if not is_file:
             raise UserError(f"there is no file {inputs.shown(name)} beside the answers")
@@ -83,16 +89,17 @@ def _is_dangling(path: Path) -> bool:
 
 def read_answers(student: str, path: Path, code: Code = "refused") -> Answers:
     """The answers of one student, or why they cannot be read."""
-    folder = path if path.is_dir() else path.parent
+    own_folder = path.is_dir()
+    folder = path if own_folder else path.parent
     try:
         _refuse_link(path)
-        if path.is_dir():
+        if own_folder:
             path = _answer_file(path)
         values = read_toml(path)
         let = table(values, "let", path)
     except UserError as error:
         return Answers(student, folder, unreadable=str(error).replace(inputs.shown(path), inputs.shown(path.name)))
-    return Answers(student, folder, values, let, code=code)
+    return Answers(student, folder, values, let, code=code, own_folder=own_folder)
 
 
 def _answer_file(folder: Path) -> Path:

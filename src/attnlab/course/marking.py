@@ -69,7 +69,7 @@ class Student:
         tasks = [{key: value for key, value in asdict(task).items() if key != "alike"} for task in self.outcomes]
         notes = list(self.notes)
         total = {"name": self.name, "passed": self.passed, "points": self.points, "of": self.most}
-        return {**total, "tasks": tasks, "notes": notes}
+        return {**total, "tasks": tasks, "notes": notes, "unmarked": self.unmarked}
 
 
 @dataclass(frozen=True)
@@ -232,12 +232,12 @@ def mark(
     found = find_answers([Path(answer) for answer in answers], Path(sheet))
     calls = [(os.fsencode(path), printable(name), os.fsencode(place.absolute()), code) for name, place in found.items()]
     seconds = {False: _SECONDS, True: sum(_START + task.job.seconds for task in classes)}
+    imports = ["attnlab.course.classes"] if classes else [__name__]
     values, errors = [list[Any]() for _ in calls], dict[int, AttnlabError]()
     for with_classes in (False, True) if classes else (False,):
         limits, workers = Limits(seconds[with_classes], _MEMORY), cores() if with_classes and trust_code else 1
-        module = "attnlab.course.classes" if workers > 1 else __name__
         each = [(*call, with_classes) for call in calls]
-        for done, (number, outcomes, error) in enumerate(call_each(judge, each, limits, workers, [module]), 1):
+        for done, (number, outcomes, error) in enumerate(call_each(judge, each, limits, workers, imports), 1):
             values[number] += outcomes
             if error is not None:
                 errors.setdefault(number, error)

@@ -13,6 +13,7 @@ No more than a block of the text is in memory at a time, whatever its size. Know
 from __future__ import annotations
 
 import json
+import os
 import weakref
 import zlib
 from collections.abc import Iterator
@@ -71,12 +72,10 @@ class Shard:
         """
         offset, size = begin * self.dtype.itemsize, length * self.dtype.itemsize
         for block in self._unchecked.keys() & range(offset // _BLOCK, -(-(offset + size) // _BLOCK)):
-            self._file.seek(block * _BLOCK)
-            if zlib.crc32(self._file.read(_BLOCK)) != self._unchecked[block]:
+            if zlib.crc32(os.pread(self._file.fileno(), _BLOCK, block * _BLOCK)) != self._unchecked[block]:
                 raise CheckpointError(f"{self.folder} is damaged in megabyte {block}: remove it; it is made again")
             del self._unchecked[block]
-        self._file.seek(offset)
-        return np.frombuffer(self._file.read(size), self.dtype).astype(np.int64)
+        return np.frombuffer(os.pread(self._file.fileno(), size, offset), self.dtype).astype(np.int64)
 
     def find(self, token: int, begin: int) -> int | None:
         """Return the first position of a token from `begin` on."""

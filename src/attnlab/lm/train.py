@@ -501,8 +501,11 @@ class Trainer:
     def _finish(self, stopped_early: bool, examples: list[Example]) -> None:
         """Write the model and the result (first process only)."""
         with self._averaged():
+            if not examples:  # resumed after the last step
+                epoch, batches = self.make_epoch()
+                examples = [epoch[index] for index in batches[0]]
             with eval_mode(self.model), torch.no_grad():  # the last step may have been too large
-                finite = not examples or math.isfinite(self._loss(self.loss, examples[:1]))
+                finite = math.isfinite(self._loss(self.loss, examples))
             if not finite or not all(tensor.isfinite().all() for tensor in self.model.state_dict().values()):
                 raise Diverged(
                     f"the model is not finite after step {self.at.step}: train again with a lower --train.lr"

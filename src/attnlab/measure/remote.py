@@ -4,8 +4,8 @@
         entry = remote.entry("MyAttention")      an entry of the registry; what it builds are remote modules
 
 From outside a remote module is like the original: the same weights, arguments, options, gradients, modes and random numbers.
-Only tensors and plain values cross the border, so that the code can neither read nor change what measures it. It can
-falsify nothing but its own outputs.
+Only tensors and plain values cross the border, so that the code can neither read nor change what measures it. It decides
+nothing but its own outputs, their gradients, and the random numbers that follow them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from attnlab.measure.audit.subject import dropout_of, set_dropout, tensor_of
 from attnlab.registry import Entry
 from attnlab.supervisor import Child, ChildError, Limits, Raised
 
-_LONGEST = 2**28  # bytes of an answer
+_LONGEST = 2**26  # bytes of an answer
 _KINDS = "bool uint8 int32 int64 float16 bfloat16 float32 float64"
 _DTYPES: dict[str, torch.dtype] = {kind: getattr(torch, kind) for kind in _KINDS.split()}
 _Plain = bool | int | float | str | None
@@ -332,7 +332,7 @@ class RemoteModule(nn.Module):
 
     def __init__(self, remote: Remote, built: Built) -> None:
         super().__init__()
-        self.remote, self.built, self.dropout = remote, built, built.dropout
+        self.remote, self.built, self.dropout, self.changes_dropout = remote, built, built.dropout, False
         _set_random_state(built.random)
         self.original = self._mirror()
         self.places = {weight.place: remote.weights[weight.place] for weight in built.weights}
@@ -357,9 +357,9 @@ class RemoteModule(nn.Module):
                 part(above).add_module(name, parts[path])
             return parts[path]
 
+        known = self.remote.weights
         for weight in self.built.weights:
             place, _, name = weight.name.rpartition(".")
-            known = self.remote.weights
             if weight.place not in known:
                 known[weight.place] = nn.Parameter(weight.value.tensor(), requires_grad=weight.trainable)
             part(place).register_parameter(name, known[weight.place])
@@ -369,7 +369,7 @@ class RemoteModule(nn.Module):
         other = RemoteModule(self.remote, self.remote.call(duplicate, self.built.number))
         for weight, own in zip(other.places.values(), self.places.values(), strict=True):
             weight.data = own.detach().clone()
-        other.dropout = self.dropout
+        other.dropout, other.changes_dropout = self.dropout, self.changes_dropout
         return other.train(self.training)
 
     def _new_cache(self) -> Cache | None:
@@ -386,6 +386,7 @@ class RemoteModule(nn.Module):
         return changed
 
     def _forward(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Tensor:
+        self.changes_dropout |= self.dropout != self.built.dropout
         values = (*arguments, *keywords.values())
         tensors = [value for value in values if isinstance(value, Tensor)] + list(self.places.values())
         released, self.remote.released = self.remote.released, []
@@ -399,7 +400,7 @@ class RemoteModule(nn.Module):
             gradients=torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors),
             inference=torch.is_inference_mode_enabled(),
             autocast=autocast if torch.is_autocast_enabled("cpu") else "",
-            dropout=None if self.dropout == self.built.dropout else self.dropout,
+            dropout=self.dropout if self.changes_dropout else None,
             random=_random_state(),
             released=released,
         )
