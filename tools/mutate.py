@@ -181,13 +181,15 @@ class Room:
             if _in_fork(lambda: self._measure(measured), 3600):
                 raise SystemExit(f"the tests of {self.name} fail without any change")
             self.seconds, self.reached = json.loads(measured.read_bytes())
-        survivors = [mutant for mutant in self.sample if not self._notices(mutant)]
-        noticed = len(self.sample) - len(survivors)
-        print(f"{self.name}: {len(self.sample)} of {len(self.every)} mutants, {noticed} noticed", flush=True)
-        for mutant in survivors:
+        noticed = 0
+        for mutant in self.sample:
+            if self._notices(mutant):
+                noticed += 1
+                continue
             old, new = mutant.path.read_text(encoding="utf-8").splitlines(), mutant.text.splitlines()
             lines = list(difflib.unified_diff(old, new, str(mutant.path.relative_to(ROOT)), lineterm="", n=0))
             print("\n".join([lines[0], *lines[2:]]), flush=True)
+        print(f"{self.name}: {len(self.sample)} of {len(self.every)} mutants, {noticed} noticed", flush=True)
         return True
 
     def _measure(self, path: Path) -> bool:

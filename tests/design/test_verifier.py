@@ -1,6 +1,7 @@
 import ast
 import copy
 import math
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -408,3 +409,16 @@ def test_keys_mean_what_the_reading_says():
         with pytest.raises(NotAProof, match="radius must be positive"):
             verify({**certificate, "radius": radius}, *problem)
     assert verify({**certificate, "radius": 1e9}, *problem) > 0.3  # 0.15 is off by 1e-17
+
+
+def test_decimals_and_long_integers_are_exact():
+    certificate, large = {"type": "separating", "direction": [1]}, 10**20
+    assert verify(certificate, [[0]], [[Decimal("0.1")]], [Decimal("0.3")], 0) == Fraction(1, 5)
+    assert verify(certificate, [[0]], [[large]], [large + 1], 0) == 1
+
+
+def test_a_residual_costs_its_length_times_the_radius():
+    assert verifier._give([Fraction(3, 10**6), Fraction(-4, 10**6)], Fraction(10)) == pytest.approx(5e-5, rel=1e-8)
+    assert verifier._give([Fraction(0), Fraction(0)], None) == 0
+    with pytest.raises(NotAProof, match="no radius"):
+        verifier._give([Fraction(1, 10**30)], None)
