@@ -93,3 +93,33 @@ def test_the_degrees_of_freedom_are_satterthwaites() -> None:
     assert found.freedom == pytest.approx(
         total**2 / sum(s**2 / free for s, free in zip(squares, (2, 3, 6), strict=True))
     )
+
+
+def test_gains_of_less_than_a_point_keep_their_sign() -> None:
+    said = stats.in_words(stats.two_proportions(50_500, 100_000, 50_000, 100_000))
+    assert said.startswith("A better by 0.5 points (0.1 to 0.9), p = 0.025 ")
+
+
+@pytest.mark.parametrize(("margin", "words"), [(0.02, "within 2.0 points"), (0.0125, "within 1.25 points")])
+def test_a_margin_is_told_with_the_decimals_that_it_has(margin: float, words: str) -> None:
+    assert words in stats.in_words(stats.mcnemar(WEAK[0], WEAK[1], margin=margin))
+
+
+def test_equivalence_over_seeds_adds_two_questions_that_differ() -> None:
+    found = stats.seeds_by_questions(WEAK, OTHER, margin=0.2).equivalence
+    more = np.column_stack([np.ones(3), -np.ones(3), WEAK - OTHER])
+    assert found == stats.crossed(more).within(0.2, 0.05)
+    assert found is not None
+    assert found.margin == 0.2
+
+
+def test_perplexities_of_one_seed_are_equivalent_where_the_interval_is_within_the_margin() -> None:
+    losses, tokens = RNG.random((1, 60)) + 1, np.full(60, 5)
+    near, far = losses + 0.01 * RNG.normal(size=(1, 60)), losses - 0.3
+    for other, margin, shown in ((near, 0.05, True), (near, 0.0001, False), (far, 0.05, False), (far, 0.5, True)):
+        found = stats.paired_bootstrap(losses, other, tokens, margin=margin, resamples=400).equivalence
+        assert found is not None
+        assert found.margin == pytest.approx(np.log1p(margin))
+        within = -found.margin < found.low <= found.high < found.margin
+        assert (found.shown, within, found.p < 0.05) == (shown, shown, shown)
+        assert 0 <= found.p <= 1
