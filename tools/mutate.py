@@ -37,7 +37,7 @@ from _pytest.runner import runtestprotocol
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {  # modules under src/attnlab, tests under tests, and words that the names of the tests contain
     "optim": ("lm/optim.py", "lm/test_optim.py", ""),
-    "train": ("lm/train.py", "lm/test_train.py lm/test_training_rules.py", ""),
+    "train": ("lm/train.py", "lm/test_train.py lm/test_training_rules.py lm/test_validation.py", ""),
     "stats": ("stats/*.py", "stats", ""),
     "trust": (
         "trust/verdict.py trust/calibrating.py",

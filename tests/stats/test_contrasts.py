@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import chi2_contingency, fisher_exact
 
 from attnlab import stats
+from attnlab.errors import UserError
 from attnlab.stats.bootstrap import log_ratio_table
 from attnlab.stats.wording import contrasts
 
@@ -123,3 +124,10 @@ def test_perplexities_of_one_seed_are_equivalent_where_the_interval_is_within_th
         within = -found.margin < found.low <= found.high < found.margin
         assert (found.shown, within, found.p < 0.05) == (shown, shown, shown)
         assert 0 <= found.p <= 1
+
+
+def test_two_looks_need_a_corrected_p() -> None:
+    result = stats.two_proportions(150, 500, 94, 500)
+    assert "p = 0.02 after correction for 2 looks, unpaired" in stats.in_words(result, adjusted=0.02, looks=2)
+    with pytest.raises(UserError, match="an adjusted p belongs to several comparisons or looks"):
+        stats.in_words(result, looks=2)

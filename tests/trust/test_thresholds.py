@@ -162,14 +162,13 @@ def test_questions_about_invented_names_are_asked_of_models_that_met_some(monkey
     names = [f"First{n} Last{n}" for n in range(40)]
     lines = [f"{name}. {name} was born ." for name in names]
     data = SimpleNamespace(run=None, lines=lambda: lines)
-    options: dict[str, float] = {}
-    monkeypatch.setattr(calibrating, "lineage", lambda run: [run, run])
-    monkeypatch.setattr(
-        calibrating, "stored_config", lambda run: SimpleNamespace(task=SimpleNamespace(options=options))
-    )
+    options: dict[str, dict[str, float]] = {"pretrain": {}, "finetune": {}}
+    monkeypatch.setattr(calibrating, "lineage", lambda run: list(options))
+    stored = {stage: SimpleNamespace(task=SimpleNamespace(options=given)) for stage, given in options.items()}
+    monkeypatch.setattr(calibrating, "stored_config", stored.__getitem__)
     asked = ask("First1 Last1", "First2 Last2")
     assert calibrating._strange_questions(data, FORMS, asked) == []
-    options["strangers"] = 0.5
+    options["pretrain"]["strangers"] = 0.5
     drawn = calibrating._strange_questions(data, FORMS, asked)
     assert 350 < len(drawn) <= 400  # one in forty combines to a known name
     invented = {FORMS.name(question) for question in drawn}
