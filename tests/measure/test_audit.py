@@ -27,11 +27,18 @@ from attnlab.measure.audit import (
     audit_any,
     audit_mechanism,
     audit_module,
-    beyond_rounding,
     is_failure,
     questions,
 )
-from attnlab.measure.audit.leaks import Setting, future_leak, future_leak_at_all_cuts, influence, opposite_tokens, worst
+from attnlab.measure.audit.leaks import (
+    Setting,
+    difference,
+    future_leak,
+    future_leak_at_all_cuts,
+    influence,
+    opposite_tokens,
+    worst,
+)
 from attnlab.measure.audit.subject import NotTested, Subject
 from attnlab.store import records
 from attnlab.store.folders import write_folder
@@ -140,8 +147,7 @@ def ask(name: str, module: Callable[..., Any], lengths: tuple[int, ...] = LENGTH
 
 
 def passes(name: str, module: Callable[..., Any], lengths: tuple[int, ...] = LENGTHS, **more: Any) -> bool:
-    check, limit = CHECKS[name]
-    return beyond_rounding(check, limit, Subject(module, WIDTH, **more), lengths).value <= limit
+    return ask(name, module, lengths, **more) <= CHECKS[name][1]
 
 
 def failing(report: Report) -> set[str]:
@@ -462,7 +468,10 @@ def test_rounding_is_no_leak() -> None:
             much = 30 * x.sum((1, 2), keepdim=True)
             return (super().forward(x) + much) - much
 
-    assert ask("future", build(Shaky)) > 1e-6
+    shaky, texts = Subject(build(Shaky), WIDTH), torch.randn(2, 1, 64, WIDTH)
+    texts[1, :, :32] = texts[0, :, :32]
+    before, after = (shaky.run(text)[:, :32] for text in texts)
+    assert difference(before, after) > 1e-6
     assert audit_module(build(Shaky), n_embd=WIDTH, length=64).verdict == "pass"
 
 

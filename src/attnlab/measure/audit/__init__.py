@@ -27,7 +27,15 @@ from attnlab.errors import ConfigError, UserError, one_line, unknown
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.measure.audit import questions
 from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, not_long, worst
-from attnlab.measure.audit.subject import NotTested, Subject, all_forms, own_copy, randomize_zero_init
+from attnlab.measure.audit.subject import (
+    DROPOUT,
+    NotTested,
+    Subject,
+    all_forms,
+    dropout_of,
+    own_copy,
+    randomize_zero_init,
+)
 from attnlab.report.document import Block, Cell, Column, Document, Facts, Row, Section, Table, Text
 from attnlab.report.words import plural
 from attnlab.store.runs import Run
@@ -36,7 +44,6 @@ from attnlab.store.runs import Run
 LENGTHS = tuple(sorted({2**k + step for k in range(1, 10) for step in (-1, 0, 1)} | {150}))
 LONGEST = 513
 _EVERY_LENGTH = frozenset({"future", "prefix"})  # checks that run at all of them; the others run at a few
-_DOUBT = 1e-3  # anything larger cannot be rounding
 _LAYERS = 3  # built to see what they share
 _OUTPUTS = 512  # logits of a language model that are tested
 _SEVERAL = 3  # lengths of two tokens or more, without which nothing is known of the future
@@ -50,6 +57,7 @@ Question = Callable[[Subject, Sequence[int]], Iterator[Finding]]
 
 # The questions, and the largest value that passes. At the edge of a block a token may have no later one to see.
 CHECKS: dict[str, tuple[Question, float]] = {
+    "repeat": (questions.repeat, SAME),
     "responds": (questions.responds, 0.99),
     "future": (questions.future, LIMIT),
     "gradient": (questions.gradient, LIMIT),
@@ -59,7 +67,6 @@ CHECKS: dict[str, tuple[Question, float]] = {
     "padding": (questions.padding, LIMIT),
     "batch": (questions.batch, SAME),
     "train_eval": (questions.train_eval, SAME),
-    "repeat": (questions.repeat, SAME),
     "masked": (questions.masked, 0.0),
     "large": (questions.large, 0.0),
 }
@@ -186,19 +193,12 @@ def _run_checks(subjects: Sequence[Subject], lengths: Sequence[int]) -> list[Che
     for name, (question, limit) in CHECKS.items():
         first = lengths if name in _EVERY_LENGTH else few(lengths)
         asked = [(subject, pair if number else first) for number, subject in enumerate(subjects)]
-        checks.append(answer(name, limit, [partial(beyond_rounding, question, limit, *each) for each in asked]))
+        checks.append(answer(name, limit, [partial(_worst_of, question, *each) for each in asked]))
     return checks
 
 
-def beyond_rounding(question: Question, limit: float, subject: Subject, lengths: Sequence[int]) -> Finding:
-    """The worst finding; if it is small enough to be rounding, that in float64."""
-    finding = worst(question(subject, lengths))
-    if not limit < finding.value < _DOUBT:
-        return finding
-    try:
-        return worst(question(subject.in_double(), lengths))
-    except Exception:  # made for float32 only: the first answer counts
-        return finding
+def _worst_of(question: Question, subject: Subject, lengths: Sequence[int]) -> Finding:
+    return worst(question(subject, lengths))
 
 
 def _usable_lengths(subject: Subject, longest: int) -> tuple[list[int], list[str]]:
@@ -227,7 +227,7 @@ def _audit(
     notes: Sequence[str] = (),
 ) -> Report:
     """The whole audit of the forms of one subject; `ties` tests what its layers share, at a length that it accepts."""
-    lengths, refused = _usable_lengths(subjects[0], longest)
+    lengths, refused = _usable_lengths(subjects[0].another(), longest)
     forms = tuple(subject.form for subject in subjects)
     if not lengths:
         return conclude(name, [Check("responds", None, 0.0, False, refused[0])], defect, forms=forms, notes=notes)
@@ -291,13 +291,16 @@ def audit_module(
         torch.manual_seed(0)
         if not isinstance(module, nn.Module):
             return _audit(name, [subject(module, "as given")], length, _unknown_ties)
-        plain, awake = own_copy(module), own_copy(module)
-        for copy in (plain, awake):
+        plain, awake, dropping = own_copy(module), own_copy(module), own_copy(module, DROPOUT)
+        for copy in (plain, awake, dropping):
             if isinstance(copy, LanguageModel):
                 _narrow_head(copy)
         subjects = [subject(plain, "as given")]
         if randomize_zero_init(awake):
             subjects.append(subject(awake, "with weights where it has zeros"))
+        if dropout_of(module):
+            randomize_zero_init(dropping)
+            subjects.append(subject(dropping, f"dropout={DROPOUT}"))
 
         def ties(tokens: int) -> Finding:
             return questions.tied(plain, lambda: subjects[0].run(subjects[0].draw(2, tokens)))

@@ -2,7 +2,8 @@
 
 The size of a leak lies between 0 and 1. What a change moves is compared with what redrawing the whole input moves, so that
 neither small inputs nor a large constant in the output hide a leak; of a gradient it is the share of the tokens that must
-not be seen. A change within rounding of the outputs is no leak; its size is then given relative to the outputs.
+not be seen. A change within rounding is no leak; its size is then given relative to the outputs. How a module rounds is
+measured: tokens that hardly change move an output along a straight line, and what departs from the line is rounding.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -20,6 +22,8 @@ from attnlab.report.words import plural
 LIMIT = 1e-6  # of a leak: rounding in float32 stays below
 SAME = 1e-5  # of two ways to compute the same numbers, which round differently
 _SCALES = (1.0, 10.0, 0.0)  # of replacement tokens; a maximum over the text must meet larger ones
+_SMALL = 1e-6  # of a token: the smallest change that float32 holds
+_ROUNDING = 10.0  # times the rounding that was measured
 _PAIRS = 2**19  # rows x tokens x tokens that one backward pass may hold
 _PAIRS_FORWARD = 2**20  # the same for a pass without gradients
 _OPPOSITE = (-2.0, -3.0, -0.5)  # factors of a token: a change that neither an even function nor a ReLU can miss
@@ -35,12 +39,14 @@ class Setting:
     training: bool = False
     rows: int = 2
     seed: int = 0
-    padded: bool = False  # pass a padding mask that hides nothing, which may select another code path
+    padding: Tensor | None = None  # which tokens of the rows are hidden; a mask that hides nothing may change the path
+    condition: str = ""  # of the subject
 
     def __str__(self) -> str:
         scale = "" if self.norm == 1 else f", inputs x {self.norm:g}"
-        padded = ", padding given" if self.padded else ""
-        return f"{plural(self.tokens, 'token')}{scale}{padded}, {'train()' if self.training else 'eval()'}"
+        padded = "" if self.padding is None else ", padding given"
+        condition = f", {self.condition}" if self.condition else ""
+        return f"{plural(self.tokens, 'token')}{scale}{padded}{condition}, {'train()' if self.training else 'eval()'}"
 
 
 def difference(first: Tensor, other: Tensor) -> float:
@@ -85,41 +91,94 @@ def replace_tokens(subject: Subject, x: Tensor, where: Tensor, setting: Setting,
     return torch.where(where[..., None], _SCALES[number % len(_SCALES)] * other, x)
 
 
+def rounding(
+    subject: Subject, x: Tensor, step: Tensor, padding: Tensor | None = None, seeds: Sequence[int] = (0, 0, 0)
+) -> Tensor:
+    """How far outputs may depart from a straight line (B T) when tokens change by small steps (B T); seeds add their noise."""
+    try:
+        vectors = subject.vectors(x).detach()
+    except NotTested:
+        return torch.zeros(x.shape[:2])
+    change = step[..., None] * torch.randn(vectors.shape[-1], generator=torch.Generator().manual_seed(2)).to(vectors)
+    low, middle, high = (
+        subject.run(x, vectors * (1 + sign * change), padding, seed=seed).detach()
+        for sign, seed in zip((-1, 0, 1), seeds, strict=True)
+    )
+    return _ROUNDING * (low - 2 * middle + high).abs().amax(2).nan_to_num(0, 0, 0)
+
+
+def leak_into(subject: Subject, setting: Setting, x: Tensor, changed: Tensor, where: Tensor, known: Known) -> Tensor:
+    """The share of its range by which every other output moves (B T) when the tokens in `where` (B T) change."""
+    watched = ~where if setting.padding is None else ~where & ~setting.padding
+
+    def share(steps: Tensor) -> Tensor:
+        return relative(steps, known.freely, known.size).where(watched, 0)
+
+    leaks = share(steps_between(known.y, subject.run(changed, padding=setting.padding)))
+    if leaks.max() <= LIMIT:
+        return leaks
+    if len(x) < len(changed):
+        # In doubt, all rows are the worst one: they share rounding and random numbers, and tell each other nothing.
+        watched = watched[leaks.amax(1).argmax()].expand_as(watched)
+        texts = x.expand_as(changed), changed[leaks.amax(1).argmax()].expand_as(changed)
+    else:
+        texts = x, changed
+    steps = steps_between(*(subject.run(text, padding=setting.padding) for text in texts))
+    # Tokens change so that the outputs move as far; then only those in question, in the last bit of 16-bit numbers.
+    most = 1e-3 / max(1.0, setting.norm) ** 0.5
+    small = [share(steps).max().clamp(_SMALL, most).expand(watched.shape)]
+    small += [] if subject.condition == "repeated tokens" else [most * (~watched).float()]
+    for text, step in product(texts, small):
+        limits = rounding(subject, text, step, setting.padding).where(watched, 0)
+        steps = steps.where(steps > limits.amax(1, keepdim=True), 0)
+    return leaks if len(x) < len(changed) and share(steps).max() > LIMIT else share(steps)
+
+
+@dataclass(frozen=True)
+class Known:
+    """The outputs of a text, how far they move when all of it is drawn anew (T), and their size."""
+
+    y: Tensor
+    freely: Tensor
+    size: Tensor
+
+    @classmethod
+    def of(cls, subject: Subject, setting: Setting, x: Tensor) -> Known:
+        """Compute a text and another one."""
+        anew = subject.draw(*x.shape[:2], setting.norm, setting.seed + 500)
+        y, other = (subject.run(text, padding=setting.padding) for text in (x, anew))
+        return cls(y, moved(y, other), size_of(y))
+
+
 def future_leak(subject: Subject, setting: Setting, cuts: Sequence[int]) -> Tensor:
     """How much every output moves (cuts T) when the tokens after a cut change; zero after the cut, where it may.
 
     One cut at a time: the readable reference of `future_leak_at_all_cuts`.
     """
-    x, anew = (
-        subject.draw(setting.rows, setting.tokens, setting.norm, seed) for seed in (setting.seed, setting.seed + 500)
-    )
-    nothing = torch.zeros(setting.rows, setting.tokens, dtype=torch.bool) if setting.padded else None
+    x = subject.draw(setting.rows, setting.tokens, setting.norm, setting.seed)
     leaks = torch.zeros(len(cuts), setting.tokens)
     with subject.mode(setting.training):
-        y = subject.run(x, padding=nothing)
-        freely, size = moved(y, subject.run(anew, padding=nothing)), size_of(y)
+        known = Known.of(subject, setting, x)
         for row, cut in enumerate(cuts):
             later = (torch.arange(setting.tokens) > cut).expand(setting.rows, -1)
             changed = replace_tokens(subject, x, later, setting, row + cut)
-            steps = moved(y, subject.run(changed, padding=nothing))
-            leaks[row] = relative(steps, freely, size).where(~later[0], 0)
+            leaks[row] = leak_into(subject, setting, x, changed, later, known).amax(0)
     return leaks
 
 
 def future_leak_at_all_cuts(subject: Subject, setting: Setting) -> Tensor:
     """The same for every cut of one text (T-1 T): each row of a batch is the text with the tokens after one cut changed."""
     tokens = setting.tokens
-    x, anew = (subject.draw(1, tokens, setting.norm, seed) for seed in (setting.seed, setting.seed + 500))
-    places = torch.arange(tokens)
+    x = subject.draw(1, tokens, setting.norm, setting.seed)
     leaks = torch.zeros(tokens - 1, tokens)
     with subject.mode(setting.training):
-        y = subject.run(x)
-        freely, size = moved(y, subject.run(anew)), size_of(y)
-        at_once = max(1, min(_PAIRS_FORWARD // tokens**2, _NUMBERS // (tokens * max(subject.width, y.shape[-1]))))
+        known = Known.of(subject, setting, x)
+        width = max(subject.width, known.y.shape[-1])
+        at_once = max(1, min(_PAIRS_FORWARD // tokens**2, _NUMBERS // (tokens * width)))
         for cuts in torch.arange(tokens - 1).split(at_once):
-            later = places > cuts[:, None]
-            steps = steps_between(y, subject.run(opposite_tokens(subject, x, cuts, later)))
-            leaks[cuts] = relative(steps, freely, size).where(~later, 0).to(leaks)
+            later = torch.arange(tokens) > cuts[:, None]
+            changed = opposite_tokens(subject, x, cuts, later)
+            leaks[cuts] = leak_into(subject, setting, x, changed, later, known).to(leaks)
     return leaks
 
 
@@ -131,11 +190,11 @@ def opposite_tokens(subject: Subject, x: Tensor, cuts: Tensor, later: Tensor) ->
     return torch.where(later[..., None], factors[:, None, None] * x, x)
 
 
-def influence(subject: Subject, x: Tensor, asked: Sequence[int], seed: int = 0) -> Tensor:
+def influence(subject: Subject, x: Tensor, asked: Sequence[int], seed: int = 0, step: float = 0.0) -> Tensor:
     """How strongly every input token acts on each output asked for (asked T): the norm of a gradient.
 
     The gradient is that of the output's component in a random direction, which no dependence escapes. `x` is one
-    text (1 T ...); copies of it in a batch serve several outputs at once.
+    text (1 T ...); copies of it in a batch serve several outputs at once. Text and direction are changed by a `step`.
     """
     norms = []
     tokens = x.shape[1]
@@ -144,9 +203,10 @@ def influence(subject: Subject, x: Tensor, asked: Sequence[int], seed: int = 0) 
         positions = torch.tensor(asked[begin : begin + at_once])
         copies = x.expand(len(positions), *x.shape[1:]).contiguous()
         with torch.enable_grad():
-            vectors = subject.vectors(copies)
+            vectors = (subject.vectors(copies).detach() * (1 + step)).requires_grad_()
             y = subject.run(copies, vectors)
-            direction = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(seed)).to(y.dtype)
+            direction, other = torch.randn(2, y.shape[-1], generator=torch.Generator().manual_seed(seed)).to(y.dtype)
+            direction = direction + step * other
             outputs = (y[torch.arange(len(positions)), positions] @ direction).sum()
         norms.append(gradient_of(outputs, vectors).norm(dim=-1))
     return torch.cat(norms).nan_to_num(0, 0, 0)
@@ -167,6 +227,22 @@ def future_share(influences: Tensor, asked: Sequence[int]) -> Tensor:
     allowed = influences.where(~later, 0).amax(1)
     # If almost nothing acts on an output, its share would be noise.
     return future / (future + allowed).clamp_min(1e-12 * influences.max().item() + 1e-30)
+
+
+def future_gradient(subject: Subject, setting: Setting, asked: Sequence[int]) -> Tensor:
+    """The share of later tokens in the gradient of each output asked for (asked), beyond rounding."""
+    x, step = subject.draw(1, setting.tokens, setting.norm, setting.seed), max(1e-4 / max(1.0, setting.norm) ** 2, _SMALL)
+    with subject.mode(setting.training):
+        shares = future_share(influence(subject, x, asked, setting.seed), asked)
+        if shares.max() <= LIMIT:
+            return shares
+        # In doubt, all rows ask for the same output, so that they tell each other nothing.
+        place = [asked[int(shares.argmax())]] * len(asked)
+        low, middle, high = (influence(subject, x, place, setting.seed, sign * step) for sign in (-1, 0, 1))
+    later = torch.arange(setting.tokens) > place[0]
+    limit = _ROUNDING * (low - 2 * middle + high).abs().where(later, 0).amax(1, keepdim=True)
+    confirmed = future_share(middle.where(~later | (middle > limit), 0), place)
+    return shares if confirmed.max() > LIMIT else torch.zeros_like(shares)
 
 
 # Where to look, and the worst finding

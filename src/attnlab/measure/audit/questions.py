@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from itertools import pairwise, product
 
 import torch
@@ -18,40 +19,53 @@ from attnlab.inside.taps import capture, taps_of
 from attnlab.measure.audit.leaks import (
     LIMIT,
     RULER,
+    SAME,
     Finding,
+    Known,
     Setting,
     difference,
     few,
+    future_gradient,
     future_leak,
     future_leak_at_all_cuts,
     future_share,
     gradient_of,
     influence,
+    leak_into,
     left_padding,
     moved,
     not_long,
     positions,
-    relative,
     replace_tokens,
+    rounding,
     ruler,
     settings,
     size_of,
 )
-from attnlab.measure.audit.subject import NotTested, Subject
+from attnlab.measure.audit.subject import CONDITIONS, NotTested, Subject, dropout_of
 from attnlab.report.words import plural
 
 Findings = Iterator[Finding]
 
 
-def _differ(first: Tensor, other: Tensor, words: str, where: object) -> Finding:
-    """How far two results differ that should be the same."""
+def _differ(subject: Subject, x: Tensor, first: Tensor, other: Tensor, words: str, where: object) -> Finding:
+    """How far two results differ that should be the same; no more than SAME if that is how the outputs of x round."""
     size = difference(first.detach(), other.detach())
+    if size > SAME:
+        step = torch.full(x.shape[:2], 1e-3)  # the last bit of numbers of 16 bits changes
+        own = rounding(subject, x, step, seeds=(1, 2, 3)).flatten().sort().values
+        most = own[int(0.9 * len(own))] / size_of(first).clamp_min(1e-30)  # a few may jump
+        size = size if size > most else SAME
     return Finding(size, f"{words}, by {size:.2g} ({where})")
 
 
 # The future
 
 _ALL_CUTS = 150  # tokens up to which every cut is tested at every length; beyond, at the longest only
+# Where pieces of a text begin that is read with a cache, from the beginning or the end: single tokens at the end, a few
+# pieces, and single tokens where blocks end.
+_STARTS = (range(-40, 0), (-9, -5, -4, -3), [place + step for place in (32, 128, 256) for step in (-1, 0, 1)])
+_SHORT = 16  # pieces up to which another text is read in between
 
 
 def _must_be_causal(subject: Subject) -> None:
@@ -76,8 +90,12 @@ def future(subject: Subject, lengths: Sequence[int]) -> Findings:
     ticks = ruler(lengths)
     chosen = [*settings(subject, few(lengths))]
     if "padding" in subject.takes:
-        pairs = product({ticks, max(lengths)}, (False, True))
-        chosen += [Setting(tokens, training=training, padded=True) for tokens, training in pairs]
+        for tokens, training in product({ticks, max(lengths)}, (False, True)):
+            left = left_padding(3, tokens)
+            hidden = torch.stack([left[0], left[1], left[2].flip(0)])
+            chosen += [
+                Setting(tokens, training=training, rows=len(mask), padding=mask) for mask in (hidden[:1], hidden)
+            ]
     for setting in chosen:
         cuts = positions(setting.tokens, 8 if setting.norm == 1 else 4, setting.seed + 3 * setting.training)
         if cuts:
@@ -86,6 +104,13 @@ def future(subject: Subject, lengths: Sequence[int]) -> Findings:
         if 1 < tokens <= _ALL_CUTS or 1 < tokens == max(lengths):
             setting = Setting(tokens, rows=1)
             yield _worst_leak(future_leak_at_all_cuts(subject, setting), range(tokens - 1), setting)
+    longer = max(not_long(lengths))
+    for condition, training in product(CONDITIONS, (False, True)):
+        with suppress(Exception):  # a module need not run in other precisions
+            setting = Setting(ticks, training=training, rows=1, condition=condition)
+            yield _worst_leak(future_leak_at_all_cuts(subject.under(condition), setting), range(ticks - 1), setting)
+            setting, cuts = replace(setting, tokens=longer), [0, longer // 2, longer - 2]
+            yield _worst_leak(future_leak(subject.under(condition), setting, cuts), cuts, setting)
 
 
 def _worst_leak(leaks: Tensor, cuts: Sequence[int], setting: Setting, by_position: bool = False) -> Finding:
@@ -106,9 +131,7 @@ def gradient(subject: Subject, lengths: Sequence[int]) -> Findings:
         asked = positions(setting.tokens, most, 7 + setting.seed + setting.training)
         if not asked:
             continue
-        x = subject.draw(1, setting.tokens, setting.norm, setting.seed)
-        with subject.mode(setting.training):
-            shares = future_share(influence(subject, x, asked, setting.seed), asked)
+        shares = future_gradient(subject, setting, asked)
         size, place = shares.max().item(), asked[int(shares.argmax())]
         by_position = shares.new_zeros(setting.tokens if setting.tokens == ticks else 0)
         if setting.tokens == ticks:
@@ -128,7 +151,7 @@ def prefix(subject: Subject, lengths: Sequence[int]) -> Findings:
             for kept in (tokens for tokens in lengths if tokens < setting.tokens):
                 first = "first token" if kept == 1 else f"first {kept} tokens"
                 words = f"the outputs of the {first} change when more follow"
-                yield _differ(y[:, :kept], subject.run(x[:, :kept]), words, setting)
+                yield _differ(subject, x, y[:, :kept], subject.run(x[:, :kept]), words, setting)
 
 
 def cache(subject: Subject, lengths: Sequence[int]) -> Findings:
@@ -136,26 +159,27 @@ def cache(subject: Subject, lengths: Sequence[int]) -> Findings:
     _must_be_causal(subject)
     subject.new_cache()
     with subject.mode(False):
-        for seed, tokens in enumerate(not_long(lengths)):
+        for seed, tokens in enumerate({*not_long(lengths), max(lengths)}):
             x = subject.draw(2, tokens, seed=seed)
             for hidden in (None, left_padding(2, tokens)) if "padding" in subject.takes else (None,):
                 shown = torch.ones(2, tokens, dtype=torch.bool) if hidden is None else ~hidden
                 at_once = subject.run(x, padding=hidden)[shown]
                 where = plural(tokens, "token") + ("" if hidden is None else ", padded")
-                for pieces in ([1] * min(tokens, 40), [4, 1, 1, 3], [3, 7, 20]):
-                    in_pieces = _run_with_cache(subject, x, pieces, hidden)[shown]
-                    yield _differ(in_pieces, at_once, "outputs with a cache differ from those without", where)
+                for starts in _STARTS:
+                    bounds = sorted({0, tokens, *(start % tokens for start in starts if -tokens < start < tokens)})
+                    in_pieces = _run_with_cache(subject, x, bounds, hidden)[shown]
+                    words = "outputs with a cache differ from those without"
+                    yield _differ(subject, x, in_pieces, at_once, words, where)
 
 
-def _run_with_cache(subject: Subject, x: Tensor, pieces: Sequence[int], hidden: Tensor | None) -> Tensor:
-    """The outputs of a text: first everything before the pieces, then the pieces."""
-    tokens, cache = x.shape[1], subject.new_cache()
-    ends = [tokens - sum(pieces[step:]) for step in range(len(pieces))]
-    bounds = sorted({0, tokens, *(end for end in ends if end > 0)})
-    parts = [
-        subject.run(x[:, begin:end], padding=None if hidden is None else hidden[:, :end], cache=cache)
-        for begin, end in pairwise(bounds)
-    ]
+def _run_with_cache(subject: Subject, x: Tensor, bounds: Sequence[int], hidden: Tensor | None) -> Tensor:
+    """The outputs of a text in pieces; another text, with a cache of its own, is read in between."""
+    parts, caches = [], (subject.new_cache(), subject.new_cache())
+    for begin, end in pairwise(bounds):
+        padding = None if hidden is None else hidden[:, :end]
+        parts.append(subject.run(x[:, begin:end], padding=padding, cache=caches[0]))
+        if len(bounds) < _SHORT:
+            subject.run(x[:, begin:end].flip(0), padding=padding, cache=caches[1])
     return torch.cat(parts, dim=1)
 
 
@@ -198,21 +222,32 @@ def padding(subject: Subject, lengths: Sequence[int]) -> Findings:
         if setting.tokens == 1:
             continue
         hidden = _hidden_tokens(setting.tokens, setting.seed)
-        x, anew = (
-            subject.draw(len(hidden), setting.tokens, setting.norm, seed) for seed in (setting.seed, setting.seed + 500)
-        )
+        setting = replace(setting, rows=len(hidden), padding=hidden)
+        x = subject.draw(setting.rows, setting.tokens, setting.norm, setting.seed)
         other = replace_tokens(subject, x, hidden, setting, number=1)  # larger ones
         with subject.mode(setting.training):
-            y, free, after = (subject.run(row, padding=hidden).where(~hidden[..., None], 0) for row in (x, anew, other))
-        steps = relative(moved(y, after), moved(y, free), size_of(y))
+            steps = leak_into(subject, setting, x, other, hidden, Known.of(subject, setting, x)).amax(0)
         place, size = int(steps.argmax()), steps.max().item()
         words = f"output {place} moves by {size:.2g} of its range when hidden tokens change"
         yield Finding(size, f"{words} ({_CONVENTION}; {setting})")
+        yield from _weightless(subject, setting, x)
         if setting.norm == 1 and setting.tokens <= RULER:
             with suppress(NotTested):
                 share = _padding_gradient(subject, setting, x, hidden)
                 words = f"{100 * share:.3g} % of the gradient falls on hidden tokens"
                 yield Finding(share, f"{words} ({_CONVENTION}; {setting})")
+
+
+def _weightless(subject: Subject, setting: Setting, x: Tensor) -> Findings:
+    """Where an average of equal tokens is the same at all positions, it must be the same with some of them hidden."""
+    assert setting.padding is not None
+    with subject.mode(setting.training):
+        x = x[:, :1].expand_as(x).contiguous()
+        y, shown = subject.run(x), ~setting.padding
+        if difference(y, y[:, :1].expand_as(y)) <= SAME:
+            words = "hidden tokens count in an average of equal tokens"
+            finding = _differ(subject, x, y[shown], subject.run(x, padding=setting.padding)[shown], words, _CONVENTION)
+            yield replace(finding, value=finding.value if finding.value > SAME else 0.0)
 
 
 def _padding_gradient(subject: Subject, setting: Setting, x: Tensor, hidden: Tensor) -> float:
@@ -229,20 +264,23 @@ def _padding_gradient(subject: Subject, setting: Setting, x: Tensor, hidden: Ten
 def batch(subject: Subject, lengths: Sequence[int]) -> Findings:
     """Do the texts of a batch affect each other?
 
-    The first text in a batch with others, with larger ones, with padded ones, and alone; then two texts in one row.
+    Texts in a batch where one of them changes, next to padded ones, and alone; then two texts in one row.
     """
     for setting in settings(subject, not_long(lengths), norms=(1.0,)):
         x = subject.draw(3, setting.tokens, seed=setting.seed)
-        others = torch.arange(3)[:, None].expand(3, setting.tokens) > 0
         with subject.mode(setting.training):
-            y = subject.run(x)[:1]
-            for number in range(3):
-                after = subject.run(replace_tokens(subject, x, others, setting, number))[:1]
-                yield _differ(y, after, "a text moves when others in its batch change", setting)
+            y = subject.run(x)
+            for number in range(len(x)):
+                others = torch.arange(len(x)) == number
+                where = others[:, None].expand(x.shape[:2])
+                after = subject.run(replace_tokens(subject, x, where, setting, number))
+                words = "a text moves when another in its batch changes"
+                yield _differ(subject, x, y[~others], after[~others], words, setting)
             if "padding" in subject.takes:
                 after = subject.run(x, padding=left_padding(3, setting.tokens).flip(1))[:1]
-                yield _differ(y, after, "a text moves when others in its batch are padded", setting)
-            yield _differ(y, subject.run(x[:1]), "a text gives something else alone than in a batch", setting)
+                yield _differ(subject, x, y[:1], after, "a text moves when others in its batch are padded", setting)
+            words = "a text gives something else alone than in a batch"
+            yield _differ(subject, x, y[1:2], subject.run(x[1:2]), words, setting)
             if subject.causal and setting.tokens > 2:
                 with suppress(NotTested):
                     yield from _packed(subject, setting)
@@ -257,19 +295,18 @@ def _packed(subject: Subject, setting: Setting) -> Findings:
     y = subject.run_packed(x, documents)
     for others in (second, ~second):
         after = subject.run_packed(replace_tokens(subject, x, others.expand(2, -1), setting, 1), documents)
-        yield _differ(
-            y[:, ~others], after[:, ~others], "a text moves when another packed into its row changes", setting
-        )
+        words = "a text moves when another packed into its row changes"
+        yield _differ(subject, x, y[:, ~others], after[:, ~others], words, setting)
 
 
 # Repeatable, the same in every mode, and finite
 
 
 def _captured(subject: Subject, x: Tensor) -> dict[str, Tensor]:
-    """The output and the patterns under capture; empty if no layer has a tap for its pattern."""
+    """The output and the patterns under capture; empty if no layer has a tap for its pattern, or under dropout."""
     module = subject.module
     taps = [] if module is None else [name for name in taps_of(module) if name.endswith("hook_pattern")]
-    if module is None or not taps:
+    if module is None or not taps or (module.training and dropout_of(module)):
         return {}
     with capture(module, taps) as seen:
         seen["output"] = subject.run(x)
@@ -289,28 +326,38 @@ def train_eval(subject: Subject, lengths: Sequence[int]) -> Findings:
                 with suppress(NotTested):
                     seen["influences"] = influence(subject, x[:1], asked) if asked else torch.zeros(1)
                 modes.append(seen)
-        for name in modes[0]:
-            words = f"{name} in train() and eval() differ"
-            yield _differ(modes[0][name], modes[1][name], words, plural(tokens, "token"))
+        with subject.mode(True):
+            for name in modes[1]:
+                words = f"{name} in train() and eval() differ"
+                yield _differ(subject, x, modes[0][name], modes[1][name], words, plural(tokens, "token"))
 
 
 def repeat(subject: Subject, lengths: Sequence[int]) -> Findings:
-    """Does the same text give the same numbers again, whatever the seed, and while its pattern is captured?"""
+    """Does the same text give the same numbers again: after others, with any seed, and while its pattern is captured?
+
+    In train() outputs may depend on the seed, as with dropout.
+    """
+    layer = subject.another()
     for setting in settings(subject, lengths, norms=(1.0,)):
-        x = subject.draw(setting.rows, setting.tokens)
-        outputs, states = [], []
-        with subject.mode(setting.training):
-            for seed in (1, 2, 3):
-                torch.manual_seed(seed)
-                outputs.append(subject.run(x).detach())
+        x, other = (subject.draw(setting.rows, setting.tokens, seed=seed) for seed in (0, 1))
+        outputs, states, given = [], [], x.clone()
+        with subject.mode(setting.training), layer.mode(setting.training):
+            for seed in (1, 2, 3, 1):
+                outputs.append(subject.run(x, seed=seed).detach())
                 states.append(torch.get_rng_state())
+                if seed > 1:
+                    (subject if seed == 2 else layer).run(other)
             captured = _captured(subject, x)
-        for other in outputs[1:]:
-            yield _differ(outputs[0], other, "the same text gives other outputs the next time", setting)
+            plain = subject.run(x) if captured else x
+        yield Finding(float(not torch.equal(x, given)), f"it changes its input in place ({setting})")
+        for again in outputs[-1:] if setting.training else outputs[1:]:
+            size = difference(outputs[0], again)
+            yield Finding(size, f"the same text gives other outputs the next time, by {size:.2g} ({setting})")
         seeds = float(torch.equal(states[0], states[1]))
         yield Finding(seeds, f"it seeds torch's global random generator ({setting})")
         if captured:
-            yield _differ(outputs[0], captured["output"], "outputs change when the pattern is captured", setting)
+            words = "outputs change when the pattern is captured"
+            yield _differ(subject, x, plain, captured["output"], words, setting)
 
 
 def large(subject: Subject, lengths: Sequence[int]) -> Findings:

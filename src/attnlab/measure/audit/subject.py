@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
@@ -17,8 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.errors import ConfigError, UserError
+from attnlab.lm.devices import check_precision
 from attnlab.lm.model import Packing, arguments_of
 from attnlab.registry import Entry
+
+CONDITIONS = ("repeated tokens", "inference mode", "float64", "autocast")
+_DIFFERENT = 4  # tokens of a text in which they are repeated
 
 
 class NotTested(Exception):
@@ -38,6 +42,7 @@ class Subject:
     causal: bool = True
     form: str = ""
     dtype: torch.dtype = torch.float32
+    condition: str = ""  # one of CONDITIONS
 
     @property
     def module(self) -> nn.Module | None:
@@ -59,9 +64,12 @@ class Subject:
 
     def draw(self, rows: int, tokens: int, norm: float = 1.0, seed: int = 0) -> Tensor:
         """Random tokens, the same for a seed; `norm` is the standard deviation of a coordinate, which ids do not have."""
-        generator = torch.Generator().manual_seed(seed)
+        generator, repeated = torch.Generator().manual_seed(seed), self.condition == "repeated tokens"
         if self.reads_ids:
-            return torch.randint(self.width, (rows, tokens), generator=generator)
+            return torch.randint(_DIFFERENT if repeated else self.width, (rows, tokens), generator=generator)
+        if repeated:
+            which = torch.randint(_DIFFERENT, (rows, tokens), generator=generator)
+            return norm * torch.randn(_DIFFERENT, self.width, generator=generator)[which]
         return (norm * torch.randn(rows, tokens, self.width, generator=generator)).to(self.dtype)
 
     def vectors(self, tokens: Tensor) -> Tensor:
@@ -73,9 +81,15 @@ class Subject:
         return self.embedding(tokens).detach().clone().requires_grad_()
 
     def run(
-        self, tokens: Tensor, vectors: Tensor | None = None, padding: Tensor | None = None, cache: Any = None
+        self,
+        tokens: Tensor,
+        vectors: Tensor | None = None,
+        padding: Tensor | None = None,
+        cache: Any = None,
+        seed: int = 0,
     ) -> Tensor:
-        """The outputs (B T E); `vectors` replace those of the tokens."""
+        """The outputs (B T E); `vectors` replace those of the tokens. Random numbers are the same for a seed and a shape."""
+        torch.default_generator.manual_seed(seed)
         arguments: dict[str, object] = {} if padding is None else {"padding": padding}
         if cache is not None:
             arguments["caches" if "caches" in self.takes else "cache"] = cache
@@ -90,10 +104,11 @@ class Subject:
                 f"the output must have one vector per token, {tokens.shape[0]} x {tokens.shape[1]} x width,"
                 f" and has the shape {tuple(out.shape)}"
             )
-        return out
+        return out.to(self.dtype)
 
     def run_packed(self, tokens: Tensor, documents: Tensor) -> Tensor:
         """The outputs of rows that hold several documents; a mechanism is called as a language model would."""
+        torch.default_generator.manual_seed(0)
         if "documents" in self.takes:
             try:
                 return tensor_of(self.call(tokens, documents=documents))
@@ -117,11 +132,20 @@ class Subject:
         """train() with gradients, as in training, or eval() without, as in use."""
         if self.module is not None:
             self.module.train(training)
-        with torch.set_grad_enabled(training):
+        special = {"inference mode": torch.inference_mode(), "autocast": torch.autocast("cpu", torch.bfloat16)}
+        with torch.set_grad_enabled(training), special.get(self.condition, nullcontext()):
             yield
 
-    def in_double(self) -> Subject:
-        """The same in float64."""
+    def another(self) -> Subject:
+        """A copy, as another layer would be."""
+        return replace(self, call=copy.deepcopy(self.call))
+
+    def under(self, condition: str) -> Subject:
+        """The same under one of CONDITIONS."""
+        if condition == "autocast":
+            check_precision(torch.device("cpu"), "bf16")
+        if condition != "float64":
+            return replace(self, condition=condition)
         if self.module is None:
             raise NotTested("a plain function has one precision")
         return replace(self, call=copy.deepcopy(self.module).double(), dtype=torch.float64)
@@ -138,15 +162,15 @@ def tensor_of(answer: Any) -> Tensor:
     return answer
 
 
-def own_copy(module: nn.Module) -> nn.Module:
-    """A copy to audit: float32, on the CPU, without dropout; the original keeps its state."""
+def own_copy(module: nn.Module, dropout: float = 0.0) -> nn.Module:
+    """A copy to audit: float32, on the CPU, with this rate of dropout; the original keeps its state."""
     try:
         module = copy.deepcopy(module).float().cpu()
     except Exception as error:  # whatever a user's module may hold
         raise UserError(
             f"the module cannot be copied ({type(error).__name__}): audit a function instead, lambda x: module(x)"
         ) from None
-    set_dropout(module, 0.0)
+    set_dropout(module, dropout)
     return module
 
 
@@ -181,10 +205,13 @@ def randomize_zero_init(module: nn.Module) -> bool:
     return bool(asleep)
 
 
-# The forms in which a mechanism is audited: as built, as backbones use it, with each option, causal and bidirectional.
+# The forms in which a mechanism is audited: as built, as backbones use it, wide and with dropout, with each option, causal
+# and bidirectional.
 
+DROPOUT = 0.25
 _Options = dict[str, object]
 _BACKBONE: _Options = {"rotary": True, "qk_norm": True, "bias": True}
+_WIDE = (64, 8)  # n_embd and n_head
 
 
 def _alternatives(entry: Entry) -> Iterator[_Options]:
@@ -210,22 +237,35 @@ def all_forms(entry: Entry, sizes: tuple[int, int, int]) -> tuple[list[Subject],
     if sizes[0] % (2 * sizes[1]):
         raise ConfigError(f"n_embd ({sizes[0]}) must be an even multiple of n_head ({sizes[1]})")
     changed: list[tuple[_Options, _Options]] = [({}, options) for options in _alternatives(entry)]
-    one_way = [({}, {}), (_BACKBONE, {}), *changed] if entry.causal else []  # what the backbone passes, and options
+    one_way = [({}, {}), (_BACKBONE, {}), ({"dropout": DROPOUT}, {}), *changed] if entry.causal else []
     both_ways = [({}, {}), *changed] if entry.accepts("causal") or not entry.causal else []
     asked = [*((True, *form) for form in one_way), *((False, *form) for form in both_ways)]
     subjects, notes = [], []
     for seed, (causal, shared, options) in enumerate(asked):
-        words = [name if value is True else f"{name}={value}" for name, value in {**shared, **options}.items()]
+        n_embd, n_head, length = _wider(entry, sizes) if shared.get("dropout") else sizes
+        built = shared if n_embd == sizes[0] else {**shared, "n_embd": n_embd, "n_head": n_head}
+        words = [name if value is True else f"{name}={value}" for name, value in {**built, **options}.items()]
         form = " ".join(["causal" if causal else "bidirectional", *words])
         torch.manual_seed(seed)
         try:
-            module = own_copy(entry.make(sizes, options, causal=causal, dropout=0.0, **shared))
+            made = entry.make((n_embd, n_head, length), options, **{"causal": causal, "dropout": 0.0, **shared})
         except ConfigError as error:
             if seed == 0:
                 raise
             notes.append(f"not audited as {form}: {error}")
             continue
+        module = own_copy(made, DROPOUT if shared.get("dropout") else 0.0)
         if seed:
             randomize_zero_init(module)
-        subjects.append(Subject(module, sizes[0], causal=causal, form=form))
+        subjects.append(Subject(module, n_embd, causal=causal, form=form))
     return subjects, notes
+
+
+def _wider(entry: Entry, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """A larger width and more heads, or the same sizes if they are large or it runs at no others."""
+    wide = (*_WIDE, sizes[2])
+    try:
+        Subject(entry.make(wide, causal=True), wide[0]).run(torch.zeros(1, wide[2], wide[0]))
+    except Exception:  # whatever a user's class may raise
+        return sizes
+    return sizes if sizes >= wide else wide
