@@ -200,7 +200,7 @@ def test_zero_masking_is_caught_and_declared() -> None:
     [
         (SequenceMaximum, {"future", "gradient", "prefix"}),
         (VanishingBlocks, {"train_eval"}),
-        (Redrawn, {"repeat", "train_eval"}),
+        (Redrawn, {"repeat"}),
         (Normed, {"batch", "train_eval"}),
         (Deaf, {"padding"}),
         (Undefined, {"masked"}),
@@ -605,14 +605,14 @@ def test_options_and_the_backbones_arguments_are_tried(registered: Callable[...,
         def __init__(
             self, n_embd: int, n_head: int, block_size: int, *, wide: bool = False, bias: bool = False
         ) -> None:
-            super().__init__(n_embd)
+            super().__init__()  # of one width only
             self.leak = wide
 
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) + self.leak * x.mean(1, keepdim=True)
 
     report = audit_mechanism(registered(Choosy), n_embd=WIDTH, n_head=1, length=7)
-    assert report.forms == ("causal", "causal rotary qk_norm bias", "causal wide")
+    assert report.forms == ("causal", "causal rotary qk_norm bias", "causal dropout=0.25", "causal wide")
     assert {"future", "gradient"} <= failing(report)
 
 

@@ -33,7 +33,9 @@ class Mine(nn.Module):
 
     def forward(self, x, padding=None, cache=None):
         self.calls += 1
-        v = self.values(x)  # hidden tokens count, which is a fault
+        v = self.values(x)
+        if padding is not None:
+            v = v.masked_fill(padding[:, -x.shape[1]:, None], 0)
         if cache is not None:
             cache.append(v)
             v = torch.cat(cache, 1)

@@ -27,15 +27,7 @@ from attnlab.errors import ConfigError, UserError, one_line, unknown
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.measure.audit import questions
 from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, not_long, worst
-from attnlab.measure.audit.subject import (
-    DROPOUT,
-    NotTested,
-    Subject,
-    all_forms,
-    dropout_of,
-    own_copy,
-    randomize_zero_init,
-)
+from attnlab.measure.audit.subject import NotTested, Subject, all_forms, dropout_of, own_copy, randomize_zero_init
 from attnlab.report.document import Block, Cell, Column, Document, Facts, Row, Section, Table, Text
 from attnlab.report.words import plural
 from attnlab.store.runs import Run
@@ -169,12 +161,12 @@ def is_failure(reports: Sequence[Report], named: bool) -> bool:
 # Running the checks
 
 
-def answer(name: str, limit: float, asked: Iterable[Callable[[], Finding]]) -> Check:
+def answer(name: str, limit: float, asked: Iterable[Callable[[], Iterable[Finding]]]) -> Check:
     """The worst answer to a question asked several times; one that raises has failed."""
     findings, reasons = [], []
     for question in asked:
         try:
-            findings.append(question())
+            findings.append(worst(question()))
         except NotTested as reason:
             reasons.append(str(reason))
         except Exception as error:  # whatever a user's module may raise
@@ -193,12 +185,8 @@ def _run_checks(subjects: Sequence[Subject], lengths: Sequence[int]) -> list[Che
     for name, (question, limit) in CHECKS.items():
         first = lengths if name in _EVERY_LENGTH else few(lengths)
         asked = [(subject, pair if number else first) for number, subject in enumerate(subjects)]
-        checks.append(answer(name, limit, [partial(_worst_of, question, *each) for each in asked]))
+        checks.append(answer(name, limit, [partial(question, *each) for each in asked]))
     return checks
-
-
-def _worst_of(question: Question, subject: Subject, lengths: Sequence[int]) -> Finding:
-    return worst(question(subject, lengths))
 
 
 def _usable_lengths(subject: Subject, longest: int) -> tuple[list[int], list[str]]:
@@ -227,11 +215,11 @@ def _audit(
     notes: Sequence[str] = (),
 ) -> Report:
     """The whole audit of the forms of one subject; `ties` tests what its layers share, at a length that it accepts."""
-    lengths, refused = _usable_lengths(subjects[0].another(), longest)
+    lengths, refused = _usable_lengths(subjects[0].under(""), longest)
     forms = tuple(subject.form for subject in subjects)
     if not lengths:
         return conclude(name, [Check("responds", None, 0.0, False, refused[0])], defect, forms=forms, notes=notes)
-    checks = [*_run_checks(subjects, lengths), answer("tied", 0.0, [lambda: ties(lengths[0])])]
+    checks = [*_run_checks(subjects, lengths), answer("tied", 0.0, [lambda: [ties(lengths[0])]])]
     several = [tokens for tokens in lengths if tokens > 1]
     if len(several) < _SEVERAL:
         why = f"runs at {len(several)} of the lengths tried beyond one token, and {_SEVERAL} are needed"
@@ -271,7 +259,7 @@ def audit_module(
 ) -> Report:
     """Audit a built module or function that reads vectors (B T n_embd), or ids (B T) below `vocab_size`.
 
-    A module is copied first, and the copy loses its dropout. Pass causal=False if it may see the future.
+    A module is copied first, and one copy loses its dropout. Pass causal=False if it may see the future.
     """
     name, defect = name or getattr(module, "__name__", type(module).__name__), ""
     if length < 1:
@@ -291,16 +279,13 @@ def audit_module(
         torch.manual_seed(0)
         if not isinstance(module, nn.Module):
             return _audit(name, [subject(module, "as given")], length, _unknown_ties)
-        plain, awake, dropping = own_copy(module), own_copy(module), own_copy(module, DROPOUT)
-        for copy in (plain, awake, dropping):
+        plain, awake = own_copy(module), own_copy(module, dropout=True)
+        for copy in (plain, awake):
             if isinstance(copy, LanguageModel):
                 _narrow_head(copy)
         subjects = [subject(plain, "as given")]
-        if randomize_zero_init(awake):
-            subjects.append(subject(awake, "with weights where it has zeros"))
-        if dropout_of(module):
-            randomize_zero_init(dropping)
-            subjects.append(subject(dropping, f"dropout={DROPOUT}"))
+        if randomize_zero_init(awake) or dropout_of(module):
+            subjects.append(subject(awake, "with dropout, and weights where it has zeros"))
 
         def ties(tokens: int) -> Finding:
             return questions.tied(plain, lambda: subjects[0].run(subjects[0].draw(2, tokens)))

@@ -72,12 +72,6 @@ def moved(before: Tensor, after: Tensor) -> Tensor:
     return steps_between(before, after).amax(0)
 
 
-def relative(steps: Tensor, freely: Tensor, size: Tensor) -> Tensor:
-    """Steps as a share of how far the outputs move freely or, within rounding, of the size of the outputs."""
-    within = steps <= LIMIT * size
-    return (steps / torch.where(within, size, torch.maximum(freely, steps)).clamp_min(1e-30)).clamp_max(1.0)
-
-
 def size_of(y: Tensor) -> Tensor:
     """The largest number in the outputs."""
     return y.detach().nan_to_num(0, 0, 0).abs().max()
@@ -112,17 +106,17 @@ def leak_into(subject: Subject, setting: Setting, x: Tensor, changed: Tensor, wh
     watched = ~where if setting.padding is None else ~where & ~setting.padding
 
     def share(steps: Tensor) -> Tensor:
-        return relative(steps, known.freely, known.size).where(watched, 0)
+        size = size_of(known.y)
+        free = torch.where(steps <= LIMIT * size, size, torch.maximum(known.freely, steps))
+        return (steps / free.clamp_min(1e-30)).clamp_max(1.0).where(watched, 0)
 
     leaks = share(steps_between(known.y, subject.run(changed, padding=setting.padding)))
-    if leaks.max() <= LIMIT:
+    if leaks.max() <= LIMIT or known.leaking:
         return leaks
-    if len(x) < len(changed):
-        # In doubt, all rows are the worst one: they share rounding and random numbers, and tell each other nothing.
-        watched = watched[leaks.amax(1).argmax()].expand_as(watched)
-        texts = x.expand_as(changed), changed[leaks.amax(1).argmax()].expand_as(changed)
-    else:
-        texts = x, changed
+    # In doubt, copies of a text are compared with copies: they round alike, draw the same numbers, and show nothing new.
+    row = leaks.amax(1).argmax() if len(x) < len(changed) else slice(None)
+    watched = watched[row].expand_as(watched)
+    texts = x.expand_as(changed), changed[row].expand_as(changed)
     steps = steps_between(*(subject.run(text, padding=setting.padding) for text in texts))
     # Tokens change so that the outputs move as far; then only those in question, in the last bit of 16-bit numbers.
     most = 1e-3 / max(1.0, setting.norm) ** 0.5
@@ -131,23 +125,24 @@ def leak_into(subject: Subject, setting: Setting, x: Tensor, changed: Tensor, wh
     for text, step in product(texts, small):
         limits = rounding(subject, text, step, setting.padding).where(watched, 0)
         steps = steps.where(steps > limits.amax(1, keepdim=True), 0)
-    return leaks if len(x) < len(changed) and share(steps).max() > LIMIT else share(steps)
+    known.leaking = bool(share(steps).max() > LIMIT)
+    return leaks if known.leaking and len(x) < len(changed) else share(steps)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Known:
-    """The outputs of a text, how far they move when all of it is drawn anew (T), and their size."""
+    """The outputs of a text, how far they move when all of it is drawn anew (T), and whether they leak."""
 
     y: Tensor
     freely: Tensor
-    size: Tensor
+    leaking: bool = False
 
     @classmethod
     def of(cls, subject: Subject, setting: Setting, x: Tensor) -> Known:
         """Compute a text and another one."""
-        anew = subject.draw(*x.shape[:2], setting.norm, setting.seed + 500)
+        anew = subject.draw(len(x), setting.tokens, setting.norm, setting.seed + 500)
         y, other = (subject.run(text, padding=setting.padding) for text in (x, anew))
-        return cls(y, moved(y, other), size_of(y))
+        return cls(y, moved(y, other))
 
 
 def future_leak(subject: Subject, setting: Setting, cuts: Sequence[int]) -> Tensor:
@@ -173,8 +168,7 @@ def future_leak_at_all_cuts(subject: Subject, setting: Setting) -> Tensor:
     leaks = torch.zeros(tokens - 1, tokens)
     with subject.mode(setting.training):
         known = Known.of(subject, setting, x)
-        width = max(subject.width, known.y.shape[-1])
-        at_once = max(1, min(_PAIRS_FORWARD // tokens**2, _NUMBERS // (tokens * width)))
+        at_once = max(1, min(_PAIRS_FORWARD // tokens**2, _NUMBERS // max(x.numel(), known.y.numel())))
         for cuts in torch.arange(tokens - 1).split(at_once):
             later = torch.arange(tokens) > cuts[:, None]
             changed = opposite_tokens(subject, x, cuts, later)
@@ -208,16 +202,11 @@ def influence(subject: Subject, x: Tensor, asked: Sequence[int], seed: int = 0, 
             direction, other = torch.randn(2, y.shape[-1], generator=torch.Generator().manual_seed(seed)).to(y.dtype)
             direction = direction + step * other
             outputs = (y[torch.arange(len(positions)), positions] @ direction).sum()
-        norms.append(gradient_of(outputs, vectors).norm(dim=-1))
+        gradient = torch.autograd.grad(outputs, vectors, allow_unused=True)[0] if outputs.requires_grad else None
+        if gradient is None:
+            raise NotTested("no gradient flows from output to input")
+        norms.append(gradient.norm(dim=-1))
     return torch.cat(norms).nan_to_num(0, 0, 0)
-
-
-def gradient_of(number: Tensor, vectors: Tensor) -> Tensor:
-    """The gradient of a number with respect to vectors."""
-    gradient = torch.autograd.grad(number, vectors, allow_unused=True)[0] if number.requires_grad else None
-    if gradient is None:
-        raise NotTested("no gradient flows from output to input")
-    return gradient
 
 
 def future_share(influences: Tensor, asked: Sequence[int]) -> Tensor:
@@ -231,7 +220,10 @@ def future_share(influences: Tensor, asked: Sequence[int]) -> Tensor:
 
 def future_gradient(subject: Subject, setting: Setting, asked: Sequence[int]) -> Tensor:
     """The share of later tokens in the gradient of each output asked for (asked), beyond rounding."""
-    x, step = subject.draw(1, setting.tokens, setting.norm, setting.seed), max(1e-4 / max(1.0, setting.norm) ** 2, _SMALL)
+    x, step = (
+        subject.draw(1, setting.tokens, setting.norm, setting.seed),
+        max(1e-4 / max(1.0, setting.norm) ** 2, _SMALL),
+    )
     with subject.mode(setting.training):
         shares = future_share(influence(subject, x, asked, setting.seed), asked)
         if shares.max() <= LIMIT:

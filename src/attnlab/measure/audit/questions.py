@@ -29,7 +29,6 @@ from attnlab.measure.audit.leaks import (
     future_leak,
     future_leak_at_all_cuts,
     future_share,
-    gradient_of,
     influence,
     leak_into,
     left_padding,
@@ -65,7 +64,6 @@ _ALL_CUTS = 150  # tokens up to which every cut is tested at every length; beyon
 # Where pieces of a text begin that is read with a cache, from the beginning or the end: single tokens at the end, a few
 # pieces, and single tokens where blocks end.
 _STARTS = (range(-40, 0), (-9, -5, -4, -3), [place + step for place in (32, 128, 256) for step in (-1, 0, 1)])
-_SHORT = 16  # pieces up to which another text is read in between
 
 
 def _must_be_causal(subject: Subject) -> None:
@@ -90,12 +88,9 @@ def future(subject: Subject, lengths: Sequence[int]) -> Findings:
     ticks = ruler(lengths)
     chosen = [*settings(subject, few(lengths))]
     if "padding" in subject.takes:
-        for tokens, training in product({ticks, max(lengths)}, (False, True)):
-            left = left_padding(3, tokens)
-            hidden = torch.stack([left[0], left[1], left[2].flip(0)])
-            chosen += [
-                Setting(tokens, training=training, rows=len(mask), padding=mask) for mask in (hidden[:1], hidden)
-            ]
+        for tokens, training in product({ticks, max(not_long(lengths))}, (False, True)):
+            masks = left_padding(1, tokens), _hidden_tokens(tokens, 0)
+            chosen += [Setting(tokens, 1, training, rows=len(hidden), padding=hidden) for hidden in masks]
     for setting in chosen:
         cuts = positions(setting.tokens, 8 if setting.norm == 1 else 4, setting.seed + 3 * setting.training)
         if cuts:
@@ -107,10 +102,10 @@ def future(subject: Subject, lengths: Sequence[int]) -> Findings:
     longer = max(not_long(lengths))
     for condition, training in product(CONDITIONS, (False, True)):
         with suppress(Exception):  # a module need not run in other precisions
-            setting = Setting(ticks, training=training, rows=1, condition=condition)
-            yield _worst_leak(future_leak_at_all_cuts(subject.under(condition), setting), range(ticks - 1), setting)
+            other, setting = subject.under(condition), Setting(ticks, 1, training, rows=1, condition=condition)
+            yield _worst_leak(future_leak_at_all_cuts(other, setting), range(ticks - 1), setting)
             setting, cuts = replace(setting, tokens=longer), [0, longer // 2, longer - 2]
-            yield _worst_leak(future_leak(subject.under(condition), setting, cuts), cuts, setting)
+            yield _worst_leak(future_leak(other, setting, cuts), cuts, setting)
 
 
 def _worst_leak(leaks: Tensor, cuts: Sequence[int], setting: Setting, by_position: bool = False) -> Finding:
@@ -159,7 +154,7 @@ def cache(subject: Subject, lengths: Sequence[int]) -> Findings:
     _must_be_causal(subject)
     subject.new_cache()
     with subject.mode(False):
-        for seed, tokens in enumerate({*not_long(lengths), max(lengths)}):
+        for seed, tokens in enumerate(sorted({*not_long(lengths), max(lengths)})):
             x = subject.draw(2, tokens, seed=seed)
             for hidden in (None, left_padding(2, tokens)) if "padding" in subject.takes else (None,):
                 shown = torch.ones(2, tokens, dtype=torch.bool) if hidden is None else ~hidden
@@ -168,8 +163,7 @@ def cache(subject: Subject, lengths: Sequence[int]) -> Findings:
                 for starts in _STARTS:
                     bounds = sorted({0, tokens, *(start % tokens for start in starts if -tokens < start < tokens)})
                     in_pieces = _run_with_cache(subject, x, bounds, hidden)[shown]
-                    words = "outputs with a cache differ from those without"
-                    yield _differ(subject, x, in_pieces, at_once, words, where)
+                    yield _differ(subject, x, in_pieces, at_once, "outputs with a cache differ", where)
 
 
 def _run_with_cache(subject: Subject, x: Tensor, bounds: Sequence[int], hidden: Tensor | None) -> Tensor:
@@ -178,7 +172,7 @@ def _run_with_cache(subject: Subject, x: Tensor, bounds: Sequence[int], hidden: 
     for begin, end in pairwise(bounds):
         padding = None if hidden is None else hidden[:, :end]
         parts.append(subject.run(x[:, begin:end], padding=padding, cache=caches[0]))
-        if len(bounds) < _SHORT:
+        if len(bounds) < len(_STARTS[0]):
             subject.run(x[:, begin:end].flip(0), padding=padding, cache=caches[1])
     return torch.cat(parts, dim=1)
 
@@ -230,35 +224,17 @@ def padding(subject: Subject, lengths: Sequence[int]) -> Findings:
         place, size = int(steps.argmax()), steps.max().item()
         words = f"output {place} moves by {size:.2g} of its range when hidden tokens change"
         yield Finding(size, f"{words} ({_CONVENTION}; {setting})")
-        yield from _weightless(subject, setting, x)
-        if setting.norm == 1 and setting.tokens <= RULER:
-            with suppress(NotTested):
-                share = _padding_gradient(subject, setting, x, hidden)
-                words = f"{100 * share:.3g} % of the gradient falls on hidden tokens"
-                yield Finding(share, f"{words} ({_CONVENTION}; {setting})")
+        yield from _weightless(subject, setting, x[-2:], hidden[-2:])
 
 
-def _weightless(subject: Subject, setting: Setting, x: Tensor) -> Findings:
+def _weightless(subject: Subject, setting: Setting, x: Tensor, hidden: Tensor) -> Findings:
     """Where an average of equal tokens is the same at all positions, it must be the same with some of them hidden."""
-    assert setting.padding is not None
+    x = x[:, :1].expand_as(x).contiguous()
     with subject.mode(setting.training):
-        x = x[:, :1].expand_as(x).contiguous()
-        y, shown = subject.run(x), ~setting.padding
-        if difference(y, y[:, :1].expand_as(y)) <= SAME:
-            words = "hidden tokens count in an average of equal tokens"
-            finding = _differ(subject, x, y[shown], subject.run(x, padding=setting.padding)[shown], words, _CONVENTION)
+        y, words = subject.run(x), f"hidden tokens count in an average of equal tokens ({_CONVENTION})"
+        if subject.causal and difference(y, y[:, :1].expand_as(y)) <= SAME:
+            finding = _differ(subject, x, y[~hidden], subject.run(x, padding=hidden)[~hidden], words, setting)
             yield replace(finding, value=finding.value if finding.value > SAME else 0.0)
-
-
-def _padding_gradient(subject: Subject, setting: Setting, x: Tensor, hidden: Tensor) -> float:
-    """The share that hidden tokens have in the gradient of all others."""
-    with subject.mode(setting.training), torch.enable_grad():
-        vectors = subject.vectors(x)
-        y = subject.run(x, vectors, padding=hidden)
-        aim = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
-        norms = gradient_of((y * aim)[~hidden].sum(), vectors).norm(dim=-1).nan_to_num(0, 0, 0)
-    inside, outside = norms[hidden].max(), norms[~hidden].max()
-    return (inside / (inside + outside).clamp_min(1e-30)).item()
 
 
 def batch(subject: Subject, lengths: Sequence[int]) -> Findings:
@@ -274,13 +250,11 @@ def batch(subject: Subject, lengths: Sequence[int]) -> Findings:
                 others = torch.arange(len(x)) == number
                 where = others[:, None].expand(x.shape[:2])
                 after = subject.run(replace_tokens(subject, x, where, setting, number))
-                words = "a text moves when another in its batch changes"
-                yield _differ(subject, x, y[~others], after[~others], words, setting)
+                yield _differ(subject, x, y[~others], after[~others], "a text moves when another changes", setting)
             if "padding" in subject.takes:
                 after = subject.run(x, padding=left_padding(3, setting.tokens).flip(1))[:1]
                 yield _differ(subject, x, y[:1], after, "a text moves when others in its batch are padded", setting)
-            words = "a text gives something else alone than in a batch"
-            yield _differ(subject, x, y[1:2], subject.run(x[1:2]), words, setting)
+            yield _differ(subject, x, y[1:2], subject.run(x[1:2]), "a text moves when it is alone", setting)
             if subject.causal and setting.tokens > 2:
                 with suppress(NotTested):
                     yield from _packed(subject, setting)
@@ -296,7 +270,7 @@ def _packed(subject: Subject, setting: Setting) -> Findings:
     for others in (second, ~second):
         after = subject.run_packed(replace_tokens(subject, x, others.expand(2, -1), setting, 1), documents)
         words = "a text moves when another packed into its row changes"
-        yield _differ(subject, x, y[:, ~others], after[:, ~others], words, setting)
+        yield _differ(subject, x[:, :tokens], y[:, ~others], after[:, ~others], words, setting)
 
 
 # Repeatable, the same in every mode, and finite
@@ -327,7 +301,8 @@ def train_eval(subject: Subject, lengths: Sequence[int]) -> Findings:
                     seen["influences"] = influence(subject, x[:1], asked) if asked else torch.zeros(1)
                 modes.append(seen)
         with subject.mode(True):
-            for name in modes[1]:
+            alike = difference(modes[0]["outputs"], modes[1]["outputs"]) <= SAME
+            for name in modes[1] if alike else ["outputs"]:
                 words = f"{name} in train() and eval() differ"
                 yield _differ(subject, x, modes[0][name], modes[1][name], words, plural(tokens, "token"))
 
@@ -337,7 +312,7 @@ def repeat(subject: Subject, lengths: Sequence[int]) -> Findings:
 
     In train() outputs may depend on the seed, as with dropout.
     """
-    layer = subject.another()
+    layer = subject.under("")
     for setting in settings(subject, lengths, norms=(1.0,)):
         x, other = (subject.draw(setting.rows, setting.tokens, seed=seed) for seed in (0, 1))
         outputs, states, given = [], [], x.clone()
@@ -348,7 +323,6 @@ def repeat(subject: Subject, lengths: Sequence[int]) -> Findings:
                 if seed > 1:
                     (subject if seed == 2 else layer).run(other)
             captured = _captured(subject, x)
-            plain = subject.run(x) if captured else x
         yield Finding(float(not torch.equal(x, given)), f"it changes its input in place ({setting})")
         for again in outputs[-1:] if setting.training else outputs[1:]:
             size = difference(outputs[0], again)
@@ -356,8 +330,9 @@ def repeat(subject: Subject, lengths: Sequence[int]) -> Findings:
         seeds = float(torch.equal(states[0], states[1]))
         yield Finding(seeds, f"it seeds torch's global random generator ({setting})")
         if captured:
-            words = "outputs change when the pattern is captured"
-            yield _differ(subject, x, plain, captured["output"], words, setting)
+            yield _differ(
+                subject, x, outputs[0], captured["output"], "outputs change when the pattern is captured", setting
+            )
 
 
 def large(subject: Subject, lengths: Sequence[int]) -> Findings:

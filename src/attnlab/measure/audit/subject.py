@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
@@ -23,6 +23,7 @@ from attnlab.registry import Entry
 
 CONDITIONS = ("repeated tokens", "inference mode", "float64", "autocast")
 _DIFFERENT = 4  # tokens of a text in which they are repeated
+_DROPOUT = 0.25
 
 
 class NotTested(Exception):
@@ -64,13 +65,13 @@ class Subject:
 
     def draw(self, rows: int, tokens: int, norm: float = 1.0, seed: int = 0) -> Tensor:
         """Random tokens, the same for a seed; `norm` is the standard deviation of a coordinate, which ids do not have."""
-        generator, repeated = torch.Generator().manual_seed(seed), self.condition == "repeated tokens"
+        generator = torch.Generator().manual_seed(seed)
         if self.reads_ids:
-            return torch.randint(_DIFFERENT if repeated else self.width, (rows, tokens), generator=generator)
-        if repeated:
-            which = torch.randint(_DIFFERENT, (rows, tokens), generator=generator)
-            return norm * torch.randn(_DIFFERENT, self.width, generator=generator)[which]
-        return (norm * torch.randn(rows, tokens, self.width, generator=generator)).to(self.dtype)
+            drawn = torch.randint(self.width, (rows, tokens), generator=generator)
+        else:
+            drawn = (norm * torch.randn(rows, tokens, self.width, generator=generator)).to(self.dtype)
+        repeated = torch.randint(min(_DIFFERENT, tokens), (tokens,), generator=generator)
+        return drawn[:, repeated] if self.condition == "repeated tokens" else drawn
 
     def vectors(self, tokens: Tensor) -> Tensor:
         """The vectors of tokens, for gradients with respect to them."""
@@ -132,23 +133,18 @@ class Subject:
         """train() with gradients, as in training, or eval() without, as in use."""
         if self.module is not None:
             self.module.train(training)
-        special = {"inference mode": torch.inference_mode(), "autocast": torch.autocast("cpu", torch.bfloat16)}
-        with torch.set_grad_enabled(training), special.get(self.condition, nullcontext()):
+        autocast = torch.autocast("cpu", torch.bfloat16, enabled=self.condition == "autocast")
+        with torch.inference_mode(self.condition == "inference mode"), autocast, torch.set_grad_enabled(training):
             yield
 
-    def another(self) -> Subject:
-        """A copy, as another layer would be."""
-        return replace(self, call=copy.deepcopy(self.call))
-
     def under(self, condition: str) -> Subject:
-        """The same under one of CONDITIONS."""
+        """A copy under one of CONDITIONS, or under none ("")."""
         if condition == "autocast":
             check_precision(torch.device("cpu"), "bf16")
-        if condition != "float64":
-            return replace(self, condition=condition)
-        if self.module is None:
-            raise NotTested("a plain function has one precision")
-        return replace(self, call=copy.deepcopy(self.module).double(), dtype=torch.float64)
+        other = replace(self, call=copy.deepcopy(self.call), condition=condition)
+        if condition == "float64" and other.module is not None:
+            return replace(other, call=other.module.double(), dtype=torch.float64)
+        return other
 
 
 def tensor_of(answer: Any) -> Tensor:
@@ -162,15 +158,15 @@ def tensor_of(answer: Any) -> Tensor:
     return answer
 
 
-def own_copy(module: nn.Module, dropout: float = 0.0) -> nn.Module:
-    """A copy to audit: float32, on the CPU, with this rate of dropout; the original keeps its state."""
+def own_copy(module: nn.Module, dropout: bool = False) -> nn.Module:
+    """A copy to audit: float32, on the CPU, without dropout or with much; the original keeps its state."""
     try:
         module = copy.deepcopy(module).float().cpu()
     except Exception as error:  # whatever a user's module may hold
         raise UserError(
             f"the module cannot be copied ({type(error).__name__}): audit a function instead, lambda x: module(x)"
         ) from None
-    set_dropout(module, dropout)
+    set_dropout(module, _DROPOUT if dropout else 0.0)
     return module
 
 
@@ -208,9 +204,9 @@ def randomize_zero_init(module: nn.Module) -> bool:
 # The forms in which a mechanism is audited: as built, as backbones use it, wide and with dropout, with each option, causal
 # and bidirectional.
 
-DROPOUT = 0.25
 _Options = dict[str, object]
 _BACKBONE: _Options = {"rotary": True, "qk_norm": True, "bias": True}
+_DROPPING: _Options = {"dropout": _DROPOUT}
 _WIDE = (64, 8)  # n_embd and n_head
 
 
@@ -237,35 +233,34 @@ def all_forms(entry: Entry, sizes: tuple[int, int, int]) -> tuple[list[Subject],
     if sizes[0] % (2 * sizes[1]):
         raise ConfigError(f"n_embd ({sizes[0]}) must be an even multiple of n_head ({sizes[1]})")
     changed: list[tuple[_Options, _Options]] = [({}, options) for options in _alternatives(entry)]
-    one_way = [({}, {}), (_BACKBONE, {}), ({"dropout": DROPOUT}, {}), *changed] if entry.causal else []
+    one_way = [({}, {}), (_BACKBONE, {}), (_DROPPING, {}), *changed] if entry.causal else []
     both_ways = [({}, {}), *changed] if entry.accepts("causal") or not entry.causal else []
     asked = [*((True, *form) for form in one_way), *((False, *form) for form in both_ways)]
     subjects, notes = [], []
     for seed, (causal, shared, options) in enumerate(asked):
-        n_embd, n_head, length = _wider(entry, sizes) if shared.get("dropout") else sizes
-        built = shared if n_embd == sizes[0] else {**shared, "n_embd": n_embd, "n_head": n_head}
-        words = [name if value is True else f"{name}={value}" for name, value in {**built, **options}.items()]
+        form_sizes = _wider(entry, sizes) if shared is _DROPPING else sizes
+        words = [name if value is True else f"{name}={value}" for name, value in {**shared, **options}.items()]
+        words += [] if form_sizes == sizes else [f"n_embd={form_sizes[0]} n_head={form_sizes[1]}"]
         form = " ".join(["causal" if causal else "bidirectional", *words])
         torch.manual_seed(seed)
         try:
-            made = entry.make((n_embd, n_head, length), options, **{"causal": causal, "dropout": 0.0, **shared})
+            built = entry.make(form_sizes, options, **{"causal": causal, "dropout": 0.0, **shared})
         except ConfigError as error:
             if seed == 0:
                 raise
             notes.append(f"not audited as {form}: {error}")
             continue
-        module = own_copy(made, DROPOUT if shared.get("dropout") else 0.0)
+        module = own_copy(built, dropout=shared is _DROPPING)
         if seed:
             randomize_zero_init(module)
-        subjects.append(Subject(module, n_embd, causal=causal, form=form))
+        subjects.append(Subject(module, form_sizes[0], causal=causal, form=form))
     return subjects, notes
 
 
 def _wider(entry: Entry, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
     """A larger width and more heads, or the same sizes if they are large or it runs at no others."""
     wide = (*_WIDE, sizes[2])
-    try:
+    with suppress(Exception):  # whatever a user's class may raise
         Subject(entry.make(wide, causal=True), wide[0]).run(torch.zeros(1, wide[2], wide[0]))
-    except Exception:  # whatever a user's class may raise
-        return sizes
-    return sizes if sizes >= wide else wide
+        return max(sizes, wide)
+    return sizes
