@@ -71,7 +71,8 @@ class Tokenizer:
         numbers: dict[str, int] = backend.get_vocab()
         parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder, backend.post_processor)
         foreign = any(_is_foreign(json.loads(part.__getstate__())) for part in parts if part is not None)
-        if foreign or backend.truncation or backend.padding or not isinstance(backend.model, _MODELS):
+        foreign |= bool(backend.truncation or backend.padding or getattr(backend.model, "dropout", None))
+        if foreign or not isinstance(backend.model, _MODELS):
             raise CheckpointError("this tokenizer has a part that attnlab does not read: it reads its own and GPT-2's")
         if max(numbers.values()) >= len(numbers):
             raise CheckpointError("this tokenizer has ids beyond its vocabulary: number its symbols without gaps")

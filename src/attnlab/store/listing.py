@@ -269,9 +269,11 @@ def _read_output(path: Path, manifest: Manifest) -> Entry:
 
 def last_step(path: Path) -> Step | None:
     """The last step of a metrics file, with the mean loss of the recent steps; None where there is none."""
-    if not path.is_file():
+    try:
+        stream = open_file(path)
+    except OSError:  # absent, or no file
         return None
-    with open_file(path) as stream:
+    with stream:
         stream.seek(max(0, path.stat().st_size - _TAIL))
         lines = stream.read(_TAIL).split(b"\n")
     last: Step | None = None
