@@ -36,6 +36,8 @@ def check(
 
     if not answers:
         raise UserError("there are no answers to mark; name answer files, or a folder of them")
+    if no_sandbox and not trust_code:
+        raise UserError("--no-sandbox needs --trust-code, which runs the classes")
     if csv is not None:
         refuse_existing(csv)
     with errors.status("marking") as status:

@@ -92,7 +92,7 @@ def read(path: str | Path) -> Source:
     try:
         return Source(Path(path).resolve(), read_bytes(Path(path)))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): name a file that you may read") from None
 
 
 def remember(source: Source, name: str) -> str:
