@@ -70,7 +70,7 @@ def audit(
       finite         are all numbers finite, with all tokens hidden or with large inputs?
       tied           do layers share weights?
     A class must be causal, unless it is registered with @mechanism("name", causal=False).
-    Every cut between past and future is tested at lengths up to 150 and at the longest; other
+    Every cut between past and future is tested at lengths up to 65, at 150 and at the longest; other
     lengths, around powers of two, are compared with the longest. No audit from outside finds a fault
     that shows only after thousands of calls, at lengths that were not tried, or for rare inputs.
     Exit code 1 if a fault is found that is not a declared defect, if leaks could not be tested (the

@@ -24,6 +24,7 @@ SAME = 1e-5  # of two ways to compute the same numbers, which round differently
 _SCALES = (1.0, 10.0, 0.0)  # of replacement tokens; a maximum over the text must meet larger ones
 _SMALL = 1e-6  # of a token: the smallest change that float32 holds
 _ROUNDING = 10.0  # times the rounding that was measured
+_COPIES = 8
 _PAIRS = 2**19  # rows x tokens x tokens that one backward pass may hold
 _PAIRS_FORWARD = 2**20  # the same for a pass without gradients
 _OPPOSITE = (-2.0, -3.0, -0.5)  # factors of a token: a change that neither an even function nor a ReLU can miss
@@ -101,22 +102,35 @@ def rounding(
     return _ROUNDING * (low - 2 * middle + high).abs().amax(2).nan_to_num(0, 0, 0)
 
 
-def leak_into(subject: Subject, setting: Setting, x: Tensor, changed: Tensor, where: Tensor, known: Known) -> Tensor:
-    """The share of its range by which every other output moves (B T) when the tokens in `where` (B T) change."""
+def run_freely(subject: Subject, setting: Setting, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs of a text, and how far they move when all of it is drawn anew (T)."""
+    anew = subject.draw(len(x), setting.tokens, setting.norm, setting.seed + 500)
+    y, other = (subject.run(text, padding=setting.padding) for text in (x, anew))
+    return y, moved(y, other)
+
+
+def leak_into(
+    subject: Subject, setting: Setting, x: Tensor, changed: Tensor, where: Tensor, y: Tensor, freely: Tensor
+) -> Tensor:
+    """The share of its range by which every other output moves (B T) when the tokens in `where` (B T) change.
+
+    A leak is compared with rounding once; after that the subject is known to leak.
+    """
+    kind = "hidden" if where is setting.padding else "later"
     watched = ~where if setting.padding is None else ~where & ~setting.padding
 
     def share(steps: Tensor) -> Tensor:
-        size = size_of(known.y)
-        free = torch.where(steps <= LIMIT * size, size, torch.maximum(known.freely, steps))
+        size = size_of(y)
+        free = torch.where(steps <= LIMIT * size, size, torch.maximum(freely, steps))
         return (steps / free.clamp_min(1e-30)).clamp_max(1.0).where(watched, 0)
 
-    leaks = share(steps_between(known.y, subject.run(changed, padding=setting.padding)))
-    if leaks.max() <= LIMIT or known.leaking:
+    leaks = share(steps_between(y, subject.run(changed, padding=setting.padding)))
+    if leaks.max() <= LIMIT or kind in subject.confirmed:
         return leaks
     # In doubt, copies of a text are compared with copies: they round alike, draw the same numbers, and show nothing new.
-    row = leaks.amax(1).argmax() if len(x) < len(changed) else slice(None)
-    watched = watched[row].expand_as(watched)
-    texts = x.expand_as(changed), changed[row].expand_as(changed)
+    rows = leaks.amax(1).argmax().expand(_COPIES) if len(x) < len(changed) else slice(None)
+    watched = watched[rows]
+    texts = x.expand_as(changed)[rows], changed[rows]
     steps = steps_between(*(subject.run(text, padding=setting.padding) for text in texts))
     # Tokens change so that the outputs move as far; then only those in question, in the last bit of 16-bit numbers.
     most = 1e-3 / max(1.0, setting.norm) ** 0.5
@@ -125,24 +139,8 @@ def leak_into(subject: Subject, setting: Setting, x: Tensor, changed: Tensor, wh
     for text, step in product(texts, small):
         limits = rounding(subject, text, step, setting.padding).where(watched, 0)
         steps = steps.where(steps > limits.amax(1, keepdim=True), 0)
-    known.leaking = bool(share(steps).max() > LIMIT)
-    return leaks if known.leaking and len(x) < len(changed) else share(steps)
-
-
-@dataclass
-class Known:
-    """The outputs of a text, how far they move when all of it is drawn anew (T), and whether they leak."""
-
-    y: Tensor
-    freely: Tensor
-    leaking: bool = False
-
-    @classmethod
-    def of(cls, subject: Subject, setting: Setting, x: Tensor) -> Known:
-        """Compute a text and another one."""
-        anew = subject.draw(len(x), setting.tokens, setting.norm, setting.seed + 500)
-        y, other = (subject.run(text, padding=setting.padding) for text in (x, anew))
-        return cls(y, moved(y, other))
+    subject.confirmed.update([kind] if share(steps).max() > LIMIT else [])
+    return leaks if kind in subject.confirmed else torch.zeros_like(leaks)
 
 
 def future_leak(subject: Subject, setting: Setting, cuts: Sequence[int]) -> Tensor:
@@ -153,11 +151,11 @@ def future_leak(subject: Subject, setting: Setting, cuts: Sequence[int]) -> Tens
     x = subject.draw(setting.rows, setting.tokens, setting.norm, setting.seed)
     leaks = torch.zeros(len(cuts), setting.tokens)
     with subject.mode(setting.training):
-        known = Known.of(subject, setting, x)
+        y, freely = run_freely(subject, setting, x)
         for row, cut in enumerate(cuts):
             later = (torch.arange(setting.tokens) > cut).expand(setting.rows, -1)
             changed = replace_tokens(subject, x, later, setting, row + cut)
-            leaks[row] = leak_into(subject, setting, x, changed, later, known).amax(0)
+            leaks[row] = leak_into(subject, setting, x, changed, later, y, freely).amax(0)
     return leaks
 
 
@@ -167,12 +165,12 @@ def future_leak_at_all_cuts(subject: Subject, setting: Setting) -> Tensor:
     x = subject.draw(1, tokens, setting.norm, setting.seed)
     leaks = torch.zeros(tokens - 1, tokens)
     with subject.mode(setting.training):
-        known = Known.of(subject, setting, x)
-        at_once = max(1, min(_PAIRS_FORWARD // tokens**2, _NUMBERS // max(x.numel(), known.y.numel())))
+        y, freely = run_freely(subject, setting, x)
+        at_once = max(1, min(_PAIRS_FORWARD // tokens**2, _NUMBERS // max(x.numel(), y.numel())))
         for cuts in torch.arange(tokens - 1).split(at_once):
             later = torch.arange(tokens) > cuts[:, None]
             changed = opposite_tokens(subject, x, cuts, later)
-            leaks[cuts] = leak_into(subject, setting, x, changed, later, known).to(leaks)
+            leaks[cuts] = leak_into(subject, setting, x, changed, later, y, freely).to(leaks)
     return leaks
 
 
@@ -226,7 +224,7 @@ def future_gradient(subject: Subject, setting: Setting, asked: Sequence[int]) ->
     )
     with subject.mode(setting.training):
         shares = future_share(influence(subject, x, asked, setting.seed), asked)
-        if shares.max() <= LIMIT:
+        if shares.max() <= LIMIT or "gradient" in subject.confirmed:
             return shares
         # In doubt, all rows ask for the same output, so that they tell each other nothing.
         place = [asked[int(shares.argmax())]] * len(asked)
@@ -234,7 +232,8 @@ def future_gradient(subject: Subject, setting: Setting, asked: Sequence[int]) ->
     later = torch.arange(setting.tokens) > place[0]
     limit = _ROUNDING * (low - 2 * middle + high).abs().where(later, 0).amax(1, keepdim=True)
     confirmed = future_share(middle.where(~later | (middle > limit), 0), place)
-    return shares if confirmed.max() > LIMIT else torch.zeros_like(shares)
+    subject.confirmed.update(["gradient"] if confirmed.max() > LIMIT else [])
+    return shares if "gradient" in subject.confirmed else torch.zeros_like(shares)
 
 
 # Where to look, and the worst finding

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
@@ -44,6 +44,7 @@ class Subject:
     form: str = ""
     dtype: torch.dtype = torch.float32
     condition: str = ""  # one of CONDITIONS
+    confirmed: set[str] = field(default_factory=set, compare=False)  # leaks that are not rounding: of which tokens
 
     @property
     def module(self) -> nn.Module | None:
@@ -207,7 +208,7 @@ def randomize_zero_init(module: nn.Module) -> bool:
 _Options = dict[str, object]
 _BACKBONE: _Options = {"rotary": True, "qk_norm": True, "bias": True}
 _DROPPING: _Options = {"dropout": _DROPOUT}
-_WIDE = (64, 8)  # n_embd and n_head
+_WIDE = (64, 4)  # n_embd and n_head
 
 
 def _alternatives(entry: Entry) -> Iterator[_Options]:
