@@ -83,7 +83,9 @@ class Manifest:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise CheckpointError(f"{path} cannot be read ({error.strerror}): restore it, or check its permissions") from None
+            raise CheckpointError(
+                f"{path} cannot be read ({error.strerror}): restore it, or check its permissions"
+            ) from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise CheckpointError(f"{path} is damaged: restore it from a copy, or make the folder again") from None
         return manifest
