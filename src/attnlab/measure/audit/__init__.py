@@ -279,7 +279,7 @@ def audit_module(
         torch.manual_seed(0)
         if not isinstance(module, nn.Module):
             return _audit(name, [subject(module, "as given")], length, _unknown_ties)
-        plain, awake = own_copy(module), own_copy(module, dropout=True)
+        plain, awake = own_copy(module), own_copy(module, dropout=dropout_of(module) > 0)
         for copy in (plain, awake):
             if isinstance(copy, LanguageModel):
                 _narrow_head(copy)
