@@ -70,21 +70,25 @@ def audit(
       finite         are all numbers finite, with all tokens hidden or with large inputs?
       tied           do layers share weights?
     A class must be causal, unless it is registered with @mechanism("name", causal=False).
-    Every cut between past and future is tested at lengths up to 65, at 150 and at the longest; other
-    lengths, around powers of two, are compared with the longest. No audit from outside finds a fault
+    Every cut between past and future is tested at lengths up to 65 and at the longest; other lengths,
+    around powers of two, are compared with the longest. No audit from outside finds a fault
     that shows only after thousands of calls, at lengths that were not tried, or for rare inputs.
     Exit code 1 if a fault is found that is not a declared defect, if leaks could not be tested (the
     verdict is "not tested"), or if only variants with declared defects were named.
     """
-    from attnlab.measure.audit import audit_any, document, is_failure
+    from attnlab.measure.audit import audit_any, audit_mechanisms, document, is_failure
 
     if length < 4:
         raise UserError(f"--length must be at least 4, not {length}: leaks are tested at several lengths")
-    asked = names or tuple(registry.names("mechanism"))
-    reports = []
-    for name in asked:
-        with errors.status(f"auditing {name}"), _stdout_to_stderr():
-            reports.append(audit_any(name, n_embd=n_embd, n_head=n_head, length=length, trust_code=trust_code))
+    sizes = {"n_embd": n_embd, "n_head": n_head, "length": length}
+    if names:
+        reports = []
+        for name in names:
+            with errors.status(f"auditing {name}"), _stdout_to_stderr():
+                reports.append(audit_any(name, **sizes, trust_code=trust_code))
+    else:
+        with errors.status("auditing all mechanisms"):
+            reports = audit_mechanisms(**sizes)
     _deliver(document(reports), reports, None, json)
     if is_failure(reports, named=bool(names)):
         raise SystemExit(1)

@@ -25,12 +25,15 @@ from attnlab import registry
 from attnlab.config import preset_names, resolve
 from attnlab.errors import ConfigError, UserError, one_line, unknown
 from attnlab.lm.model import LanguageModel, load_model
+from attnlab.machine import cores
 from attnlab.measure.audit import questions
 from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, not_long, worst
 from attnlab.measure.audit.subject import NotTested, Subject, all_forms, dropout_of, own_copy, randomize_zero_init
 from attnlab.report.document import Block, Cell, Column, Document, Facts, Row, Section, Table, Text
 from attnlab.report.words import plural
+from attnlab.store import records
 from attnlab.store.runs import Run
+from attnlab.supervisor import NO_LIMITS, call_each
 
 # Powers of two, where blocks end, and their neighbours; a length that is near none; and the longest.
 LENGTHS = tuple(sorted({2**k + step for k in range(1, 10) for step in (-1, 0, 1)} | {150}))
@@ -318,6 +321,22 @@ def audit_any(
         model, _ = load_model(Run.open(name).model, trust_code=trust_code)
         return audit_module(model, length=length, name=name)
     raise ConfigError(unknown("mechanism, preset or run", name, [*registry.names("mechanism"), *preset_names()]))
+
+
+def audit_mechanisms(*, n_embd: int = 32, n_head: int = 2, length: int = LONGEST) -> list[Report]:
+    """Audit all mechanisms, one process per core at a time."""
+    calls = [(name, n_embd, n_head, length) for name in registry.names("mechanism")]
+    reports = {}
+    for number, values, error in call_each(_audit_alone, calls, NO_LIMITS, cores(), [__name__]):
+        if error is not None:
+            raise error
+        reports[number] = records.convert(Report, values[0])
+    return [reports[number] for number in range(len(calls))]
+
+
+def _audit_alone(name: str, n_embd: int, n_head: int, length: int) -> Iterator[Report]:
+    torch.set_num_threads(1)
+    yield audit_mechanism(name, n_embd=n_embd, n_head=n_head, length=length)
 
 
 # The report

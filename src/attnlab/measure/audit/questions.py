@@ -60,7 +60,7 @@ def _differ(subject: Subject, x: Tensor, first: Tensor, other: Tensor, words: st
 
 # The future
 
-_ALL_CUTS = 65  # tokens up to which every cut is tested at every length; beyond, at two of them
+_ALL_CUTS = 65  # tokens up to which every cut is tested at every length; beyond, at the longest
 # Where pieces of a text begin that is read with a cache, from the beginning or the end: single tokens at the end, a few
 # pieces, and single tokens where blocks end.
 _STARTS = (range(-40, 0), (-9, -5, -4, -3), [place + step for place in (32, 128, 256) for step in (-1, 0, 1)])
@@ -96,16 +96,18 @@ def future(subject: Subject, lengths: Sequence[int]) -> Findings:
         if cuts:
             yield _worst_leak(future_leak(subject, setting, cuts), cuts, setting, setting.tokens == ticks)
     for tokens in lengths:
-        if 1 < tokens <= _ALL_CUTS or 1 < tokens in few(lengths):
+        if 1 < tokens <= _ALL_CUTS or 1 < tokens == max(lengths):
             setting = Setting(tokens, rows=1)
             yield _worst_leak(future_leak_at_all_cuts(subject, setting), range(tokens - 1), setting)
     longer = max(not_long(lengths))
-    for condition, training in product(CONDITIONS, (False, True)):
+    for condition in CONDITIONS:
         with suppress(Exception):  # a module need not run in other precisions
-            other, setting = subject.under(condition), Setting(ticks, 1, training, rows=1, condition=condition)
-            yield _worst_leak(future_leak_at_all_cuts(other, setting), range(ticks - 1), setting)
-            setting, cuts = replace(setting, tokens=longer), [longer // 2, longer - 2]
-            yield _worst_leak(future_leak(other, setting, cuts), cuts, setting)
+            other = subject.under(condition)
+            for training in (False, True):
+                setting = Setting(ticks, 1, training, rows=1, condition=condition)
+                yield _worst_leak(future_leak_at_all_cuts(other, setting), range(ticks - 1), setting)
+                setting, cuts = replace(setting, tokens=longer), [longer // 2, longer - 2]
+                yield _worst_leak(future_leak(other, setting, cuts), cuts, setting)
 
 
 def _worst_leak(leaks: Tensor, cuts: Sequence[int], setting: Setting, by_position: bool = False) -> Finding:
