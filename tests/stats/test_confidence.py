@@ -183,3 +183,8 @@ def test_cross_fitting_judges_no_answer_by_a_map_that_saw_it() -> None:
     assert ((few > 0) & (few < 1)).all()
     with pytest.raises(UserError, match="at least 2"):
         stats.cross_fitted([0.5], [True])
+
+
+def test_a_map_of_equal_scores_is_the_share_of_right_answers_counted_as_platt_does() -> None:
+    """Three right answers count as 4/5 each, the wrong one as 1/3."""
+    assert stats.fit_platt([0.5] * 4, [True, True, False, True])([0.5]) == pytest.approx([(3 * 4 / 5 + 1 / 3) / 4])

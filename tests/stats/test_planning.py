@@ -14,7 +14,8 @@ from scipy.stats import binom
 
 from attnlab import stats
 from attnlab.errors import UserError
-from attnlab.stats.means import half_widths, mean_squares
+from attnlab.stats.crossed import mean_squares
+from attnlab.stats.planning import half_widths
 
 SEEDS_VARY = stats.Components(seeds=0.05**2, items=0.1**2, rest=0.5**2, most_seeds=0.1**2)
 ITEMS_VARY = stats.Components(seeds=0.005**2, items=0.4**2, rest=0.3**2, most_seeds=0.01**2)
@@ -113,6 +114,16 @@ def test_power_is_that_of_whole_tables(parts: stats.Components, difference: floa
     assert stats.power(parts, 3, 100, -difference) == pytest.approx(stats.power(parts, 3, 100, difference))
 
 
+@pytest.mark.parametrize(("seeds", "items", "difference"), [(2, 3, 2.0), (3, 2, 1.0)])
+def test_power_is_that_of_small_tables(seeds: int, items: int, difference: float) -> None:
+    """The fewer levels, the more the degrees of freedom matter."""
+    found = tables(NO_SEEDS, 20_000, seeds, items, difference)
+    widths = half_widths(mean_squares(found), seeds, items, 0.05)
+    shown = np.mean(np.abs(found.mean(axis=(1, 2))) > widths)
+    assert 0.1 < shown < 0.9
+    assert stats.power(NO_SEEDS, seeds, items, difference) == pytest.approx(shown, abs=0.012)
+
+
 @pytest.mark.parametrize(
     ("parts", "seeds", "items", "alpha"),
     [(SEEDS_VARY, 3, 100, 0.05), (SEEDS_VARY, 5, 100, 0.05 / 3), (ITEMS_VARY, 2, 80, 0.05), (NO_SEEDS, 4, 60, 0.05)],
@@ -154,3 +165,27 @@ def test_mistakes_are_named() -> None:
         stats.variance_components([[[0.0, 1.0, 0.0]]])
     with pytest.raises(UserError, match="the same seeds and items"):
         stats.variance_components([np.zeros((2, 3)), np.zeros((3, 3))])
+
+
+def test_equals_are_shown_to_be_equivalent_as_often_as_planned() -> None:
+    for parts, margin in ((SEEDS_VARY, 0.2), (ITEMS_VARY, 0.12)):
+        found = [stats.crossed(table).within(margin, 0.05) for table in tables(parts, 400, 4, 60, 0.0)]
+        shown = float(np.mean([one is not None and one.shown for one in found]))
+        assert 0.15 < shown < 0.95
+        assert stats.equivalence_power(parts, 4, 60, margin) == pytest.approx(shown, abs=0.05)
+    assert stats.equivalence_power(SEEDS_VARY, 4, 60, 0.001) == 0
+
+
+def test_the_power_of_many_pairs_is_that_of_what_they_share() -> None:
+    """Six mechanisms against a reference, one of them better."""
+    rng, level, difference = np.random.default_rng(8), 0.05 / 6, 0.14
+    pairs, found = [(str(at), "0") for at in range(1, 7)], []
+    for _ in range(250):
+        own = 0.05 / 2**0.5 * rng.normal(size=(7, 3, 1)) + 0.4 * rng.normal(size=(7, 3, 60))
+        values = {str(at): table + difference * (at == 1) for at, table in enumerate(own)}
+        shared = stats.shared_seeds(values, pairs)[0]
+        found.append((stats.crossed(values["1"] - values["0"], level, shared=shared).p or 0.0) < level)
+    parts = stats.Components(seeds=0.05**2, items=0.0, rest=2 * 0.4**2, most_seeds=0.1**2)
+    planned = stats.power(parts, 3, 60, difference, level, mechanisms=7)
+    assert planned == pytest.approx(np.mean(found), abs=0.08)
+    assert planned > stats.power(parts, 3, 60, difference, level) + 0.05

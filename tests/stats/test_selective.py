@@ -254,3 +254,8 @@ def test_no_threshold_goes_below_the_lowest() -> None:
     assert held.threshold == 0.6
     assert held.coverage < free.coverage
     assert not stats.selective_rule(confidence, right, 0.1, lowest=math.inf).met
+
+
+def test_negative_counts_are_refused() -> None:
+    with pytest.raises(UserError, match="errors must be at least 0"):
+        stats.risk_bound(-1, 5)

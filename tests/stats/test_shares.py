@@ -59,7 +59,7 @@ def table(both: int, only_a: int, only_b: int, neither: int) -> tuple[list[bool]
 def test_mcnemar_as_published() -> None:
     """The airway data of Bentur et al. in Fagerland, Lydersen and Laake (2013, 2014): exact test, Tango's interval."""
     found = stats.mcnemar(*table(1, 1, 7, 12))
-    assert (found.only_a, found.only_b, found.questions) == (1, 7, 21)
+    assert (found.both, found.only_a, found.only_b, found.neither, found.questions) == (1, 1, 7, 12, 21)
     assert found.p == pytest.approx(0.070, abs=5e-4)
     assert (found.low, found.high) == pytest.approx((-0.517, -0.026), abs=6e-4)
 

@@ -2,19 +2,19 @@
 
     one figure       mean_interval (seeds), proportion_interval (right answers)
     two mechanisms   paired (seeds), mcnemar (the same questions), seeds_by_questions (both),
-                     paired_bootstrap (perplexities of the same sentences), two_proportions (different questions)
-    several          holm, for the p values of all reported comparisons; contrasts, for pairs of right answers;
-                     chosen_best, for the optimism of a choice
+                     compare_perplexities (of the same sentences), two_proportions (different questions)
+    several          holm, for the p values of all reported comparisons; shared_seeds, for what their seeds have in
+                     common; contrasts, for pairs of right answers; chosen_best, for the optimism of a choice
     confidence       auroc (known against unknown), calibration, fit_platt, cross_fitted, risk_coverage
     abstaining       selective_rule: the lowest certified threshold; accepted_needed, least_confidence
-    planning         sample_size (questions); variance_components of a pilot, power, smallest_difference (seeds and items)
+    planning         sample_size (questions); variance_components of a pilot, power, smallest_difference,
+                     equivalence_power (seeds and items)
     in words         in_words, a sentence for any of the comparisons
 
 Differences are A minus B. Records hold plain values, which can be written as JSON. Tests are scipy's where it has them.
 This package knows nothing about runs, tasks or mechanisms, and imports scipy only when something is computed.
 """
 
-from attnlab.stats.bootstrap import Chosen, Perplexities, chosen_best, log_ratio_table, paired_bootstrap
 from attnlab.stats.confidence import (
     Auroc,
     Bin,
@@ -25,25 +25,22 @@ from attnlab.stats.confidence import (
     cross_fitted,
     fit_platt,
 )
-from attnlab.stats.means import (
-    Components,
+from attnlab.stats.crossed import (
     Crossed,
     Equivalence,
-    Mean,
-    Paired,
+    Perplexities,
     RatioOfMeans,
     SeedsByQuestions,
+    SharedSeeds,
+    compare_perplexities,
     crossed,
-    geometric_mean,
-    holm,
-    mean_interval,
-    paired,
-    power,
+    log_perplexities,
     ratio_of_means,
     seeds_by_questions,
-    smallest_difference,
-    variance_components,
+    shared_seeds,
 )
+from attnlab.stats.means import Mean, Paired, geometric_mean, holm, mean_interval, paired
+from attnlab.stats.planning import Components, equivalence_power, power, smallest_difference, variance_components
 from attnlab.stats.selective import (
     RiskCoverage,
     SelectiveRule,
@@ -53,7 +50,16 @@ from attnlab.stats.selective import (
     risk_coverage,
     selective_rule,
 )
-from attnlab.stats.shares import McNemar, TwoProportions, mcnemar, proportion_interval, sample_size, two_proportions
+from attnlab.stats.shares import (
+    Chosen,
+    McNemar,
+    TwoProportions,
+    chosen_best,
+    mcnemar,
+    proportion_interval,
+    sample_size,
+    two_proportions,
+)
 from attnlab.stats.wording import Answers, Contrast, Sides, contrasts, in_words, p_in_words
 
 __all__ = [
@@ -75,26 +81,28 @@ __all__ = [
     "RiskCoverage",
     "SeedsByQuestions",
     "SelectiveRule",
+    "SharedSeeds",
     "Sides",
     "TwoProportions",
     "accepted_needed",
     "auroc",
     "calibration",
     "chosen_best",
+    "compare_perplexities",
     "contrasts",
     "cross_fitted",
     "crossed",
+    "equivalence_power",
     "fit_platt",
     "geometric_mean",
     "holm",
     "in_words",
     "least_confidence",
-    "log_ratio_table",
+    "log_perplexities",
     "mcnemar",
     "mean_interval",
     "p_in_words",
     "paired",
-    "paired_bootstrap",
     "power",
     "proportion_interval",
     "ratio_of_means",
@@ -103,6 +111,7 @@ __all__ = [
     "sample_size",
     "seeds_by_questions",
     "selective_rule",
+    "shared_seeds",
     "smallest_difference",
     "two_proportions",
     "variance_components",

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.stats.checks import check_count, check_level, paired_answers, require
-from attnlab.stats.means import Equivalence
+from attnlab.stats.checks import check_count, check_level, numbers, paired_answers, require
+from attnlab.stats.crossed import Equivalence
 
+_CHOICES = 2000  # draws of chosen_best
+_CHOICES_AT_ONCE = 100  # of them held in memory together
 _FEW = 5.0  # expected count in a cell, below which chi-square is unreliable
 
 
@@ -199,3 +201,39 @@ def sample_size(p1: float, p2: float, power: float = 0.8, alpha: float = 0.05, d
 def _questions_to_find(p1: float, p2: float, discordant: float | None = None, alpha: float = 0.05) -> int | None:
     """The sample size for 80 % power, or None where there is no difference to find."""
     return None if p1 == p2 else sample_size(p1, p2, alpha=alpha, discordant=discordant)
+
+
+# The best of several
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The best of several candidates: its share on the questions that chose it, and the share expected on others."""
+
+    candidates: int
+    questions: int
+    best: int  # its row; the first of several equal ones
+    apparent: float
+    corrected: float
+
+
+def chosen_best(right: ArrayLike, seed: int = 0) -> Chosen:
+    """The best of several candidates (rows) on the same questions (columns, 1 where right), and its corrected share.
+
+    The best is chosen on questions drawn with replacement and scored on those not drawn, many times over (Tsamardinos,
+    Greasidou and Borboudakis 2018, Machine Learning 107).
+    """
+    table = numbers(right, "right and wrong", (2,))
+    candidates, questions = table.shape
+    require(questions > 1, "at least two questions are needed, to choose on some and score on the others")
+    shares = table.mean(axis=1)
+    generator, means = np.random.default_rng(seed), []
+    for _ in range(_CHOICES // _CHOICES_AT_ONCE):
+        drawn = generator.multinomial(questions, np.full(questions, 1 / questions), size=_CHOICES_AT_ONCE)
+        rest = (drawn == 0).astype(np.float64)
+        best = (drawn @ table.T).argmax(axis=1)
+        counted = rest.sum(axis=1)
+        known = counted > 0
+        means.append(((rest * table[best]).sum(axis=1)[known]) / counted[known])
+    best_place = int(shares.argmax())
+    return Chosen(candidates, questions, best_place, float(shares[best_place]), float(np.concatenate(means).mean()))

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
-from attnlab.stats.bootstrap import Perplexities
 from attnlab.stats.checks import check_level, require
-from attnlab.stats.means import Equivalence, SeedsByQuestions, holm, seeds_by_questions
+from attnlab.stats.crossed import Equivalence, Perplexities, SeedsByQuestions, seeds_by_questions
+from attnlab.stats.means import holm
 from attnlab.stats.shares import McNemar, TwoProportions, mcnemar
 
 _Comparison = TwoProportions | McNemar | SeedsByQuestions | Perplexities
@@ -45,6 +45,7 @@ class _Finding:
     needed: str = ""  # what it would take to find the difference
     alpha: float = 0.05  # of the interval
     same: Equivalence | None = None  # in the unit of the sentence
+    note: str = ""  # why there is no p
 
 
 def in_words(
@@ -68,7 +69,7 @@ def in_words(
     require((adjusted is None) != several, "an adjusted p belongs to several comparisons or looks: give both")
     finding = _finding(result, _Names(a, b, item))
     if finding.p is None:
-        return f"no test possible: {finding.figures} (without any spread); run more to generalise"
+        return f"no test: {finding.figures}; {finding.note}"
     p = finding.p if adjusted is None else adjusted
     test = p_in_words(p, alpha)
     over = [f"Holm over {comparisons} comparisons"] if comparisons > 1 else []
@@ -233,7 +234,8 @@ def _(result: SeedsByQuestions, names: _Names) -> _Finding:
     how = f"for new {names.item}s, with this one seed" if result.seeds == 1 else f"for new seeds and new {names.item}s"
     both = result.both
     finding = _in_points(names, figures, result.difference, _interval_of(both.low, both.high), both.p, how)
-    return replace(finding, alpha=both.alpha, same=_scaled(result.equivalence, lambda share: 100 * share))
+    same = _scaled(result.equivalence, lambda share: 100 * share)
+    return replace(finding, alpha=both.alpha, same=same, note=both.note)
 
 
 def _scaled(same: Equivalence | None, scale: Callable[[float], float]) -> Equivalence | None:
@@ -255,26 +257,19 @@ def _in_points(
 
 @_finding.register
 def _(result: Perplexities, names: _Names) -> _Finding:
-    kind = result.statistic.replace("_", " ")
     seeds = f" x {result.seeds} seeds" if result.seeds > 1 else ""
-    figures = f"{kind} {result.a:.4g} vs {result.b:.4g} on {_count_of(result.sentences, 'sentence')}{seeds}"
-    interval, p, how = (
-        _interval_of(result.ratio_low, result.ratio_high),
-        result.p,
-        "for new sentences, with this one seed (bootstrap)",
-    )
-    if result.both is not None:
-        logs = _interval_of(result.both.low, result.both.high)
-        interval, p = (math.exp(logs[0]), math.exp(logs[1])) if logs else None, result.both.p
-        how = "for new seeds and new sentences"
+    figures = f"token perplexity {result.a:.4g} vs {result.b:.4g} on {_count_of(result.sentences, 'sentence')}{seeds}"
+    how = "for new seeds and new sentences" if result.seeds > 1 else "for new sentences, with this one seed"
+    logs = _interval_of(result.both.low, result.both.high)
+    interval = (math.exp(logs[0]), math.exp(logs[1])) if logs else None
     percent = (100 * (interval[0] - 1), 100 * (interval[1] - 1)) if interval else None
     winner, ratio, less = names.a, result.ratio, interval
     if ratio > 1:  # the gain of the better side, relative to the other
         winner, ratio, less = names.b, 1 / ratio, (1 / interval[1], 1 / interval[0]) if interval else None
     lower = _by_how_much(100 * (1 - ratio), (100 * (1 - less[1]), 100 * (1 - less[0])) if less else None, 1, " %")
-    same = _scaled(result.equivalence, lambda log: 100 * math.expm1(log))
-    gain = f"{winner} better, its {kind} lower by {lower}"
-    return _Finding(figures, gain, percent, "%", 1, p, how, alpha=result.alpha, same=same)
+    same, both = _scaled(result.equivalence, lambda log: 100 * math.expm1(log)), result.both
+    gain = f"{winner} better, its token perplexity lower by {lower}"
+    return _Finding(figures, gain, percent, "%", 1, both.p, how, alpha=both.alpha, same=same, note=both.note)
 
 
 def _about(count: int) -> str:

@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {
     "train": {"epochs": 2.0, "tokens_per_batch": 512, "checkpoint_every": 20, "lr": 3e-3},
     "tokenizer": {"min_count": 1},
 }
-WORDS = {"corpus": "prose:100:train", "dev": "prose:100:dev", "task": "words", "given": SMALL}
+WORDS = {"corpus": "prose:100:train", "dev": "prose:300:dev", "task": "words", "given": SMALL}
 
 
 @pytest.fixture

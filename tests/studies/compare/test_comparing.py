@@ -32,7 +32,7 @@ from attnlab.studies.study import load
 from verbs import reseal
 
 Compared = tuple[Path, Any]
-TEXT: dict[str, Any] = {"corpus": "prose:100:train", "dev": "prose:100:dev"}
+TEXT: dict[str, Any] = {"corpus": "prose:100:train", "dev": "prose:300:dev"}
 
 
 def copied(compared: Compared, tmp_path: Path) -> tuple[Path, Any]:
@@ -70,7 +70,7 @@ def test_figures_are_those_of_the_runs(compared: Compared) -> None:
             assert run.values["dev_token_perplexity"] == pytest.approx(losses.token_perplexity)
             assert variant.values["dev_token_perplexity"].each[at] == run.values["dev_token_perplexity"]
             assert run.curve.losses == [step.loss for step in there.metrics()]
-            lines = corpora.load_corpus("prose:100:dev").lines
+            lines = corpora.load_corpus("prose:300:dev").lines
             again = perplexity.sentence_losses(*load_model(there.model), lines, longest=100)
             assert again.losses == pytest.approx(losses.losses, abs=1e-5)
         assert variant.values["peak_memory"].mean > 1e8
@@ -88,8 +88,11 @@ def test_tests_are_those_of_stats_with_holm(compared: Compared) -> None:
     p_values = []
     for one in result.comparisons:
         sides = [[each.losses for each in losses[name]] for name in (one.a, one.b)]
-        both = stats.paired_bootstrap(sides[0], sides[1], weights=losses["dot"][0].tokens).both
-        assert both is not None
+        both = stats.compare_perplexities(
+            *sides,
+            losses["dot"][0].tokens,
+            clusters=plan.clusters,  # type: ignore[attr-defined]
+        ).both
         assert one.effect.p == both.p
         assert one.effect.low == pytest.approx(math.exp(both.low or 0))
         p_values.append(one.effect.p)
@@ -193,14 +196,14 @@ def test_two_at_once_on_one_folder_are_refused(compared: Compared, tmp_path: Pat
 def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Path) -> None:
     folder, result = compared
     names = [str(folder / name / f"seed-{seed}") for name in ("dot", "shared_qk") for seed in (0, 1)]
-    compare(*names, dev="prose:100:dev", out=tmp_path / "again")
+    compare(*names, dev="prose:300:dev", out=tmp_path / "again")
     again: Any = load(tmp_path / "again").read_result(tmp_path / "again")
     assert [one.name for one in again.variants] == ["dot", "shared_qk"]
     assert again.variants[0].values["dev_token_perplexity"] == result.variants[0].values["dev_token_perplexity"]
     with pytest.raises(UserError, match="no run of shared_qk with seed 1"):
-        make_plan(names[:3], data=data(dev="prose:100:dev"))
+        make_plan(names[:3], data=data(dev="prose:300:dev"))
     with pytest.raises(UserError, match="are both dot with seed 0"):
-        make_plan([names[0], *names], data=data(dev="prose:100:dev"))
+        make_plan([names[0], *names], data=data(dev="prose:300:dev"))
     with pytest.raises(UserError, match="is not a run, and finished runs are compared with finished runs only"):
         make_plan([names[0], "dot"])
     with pytest.raises(UserError, match="there is no run runs/nope: name the folder"):
@@ -297,7 +300,7 @@ def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mechanism", "same"), [("dot", True), ("additive", True), ("zero_mask", False)])
 def test_word_by_word_tells_who_looks_ahead(mechanism: str, same: bool) -> None:
-    lines = some(corpora.load_corpus("prose:100:dev").lines, 5)
+    lines = some(corpora.load_corpus("prose:300:dev").lines, 5)
     tokenizer = Tokenizer.train("word", lines, 0)
     torch.manual_seed(0)
     config = ModelConfig(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from plans import audit, data, make_plan
+from scipy.stats import binomtest
 
 from attnlab import stats
 from attnlab.corpora import Question, load_questions
@@ -20,7 +21,7 @@ from attnlab.errors import UserError
 from attnlab.lm.exams import Examination
 from attnlab.lm.perplexity import SentenceLosses
 from attnlab.measure.audit import Report
-from attnlab.store.folders import write_manifest
+from attnlab.store.folders import add_files, write_manifest
 from attnlab.store.records import encode
 from attnlab.store.runs import DataSource, RunRecord, Step
 from attnlab.studies.compare import Compare
@@ -87,7 +88,8 @@ def words_study(folder: Path, means: dict[str, float], *, seeds: int = 3, ahead:
                 values[f"{part}_sentence_perplexity"] = table.sentence_perplexity
             figures = {"values": values, "measuring": 1.0, "word_by_word": readings, "text": text}
             write(place / "measured.json", figures)
-            for file, table in (("dev", dev), ("whole", dev), ("word_by_word", again)):
+            tables = {"dev": dev, "whole": dev, "word_by_word": again, "train": losses(mean - 1, seed)}
+            for file, table in tables.items():
                 write(place / f"{file}.csv", table.to_csv().decode())
     return plan
 
@@ -111,6 +113,10 @@ def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> Co
             write(plan.measured(folder, name, seed) / "measured.json", figures)
             table = "".join(f"{int(one)}\n" for one in each)
             write(plan.measured(folder, name, seed) / "right.csv", "right\n" + table)
+            write(
+                plan.measured(folder, name, seed) / "whole.csv",
+                losses(sum(map(ord, name)) / 100, seed).to_csv().decode(),
+            )
     return plan
 
 
@@ -165,7 +171,7 @@ def test_a_pair_without_spread_still_counts_as_a_comparison(tmp_path: Path) -> N
     )
     none, some = judged(plan, tmp_path).comparisons
     assert (none.effect.p, none.adjusted) == (None, None)
-    assert "no test possible: 0.0 vs 100.0 %" in none.words
+    assert "no test: 0.0 vs 100.0 %" in none.words
     assert some.adjusted == pytest.approx(min(1.0, 2 * some.effect.p))
 
 
@@ -198,7 +204,7 @@ def test_a_leak_that_training_made_is_found(tmp_path: Path) -> None:
     assert result.comparisons[0].adjusted is None
 
 
-@pytest.mark.parametrize("fault", ["future", "gradient", "prefix", "padding"])
+@pytest.mark.parametrize("fault", ["future", "gradient", "prefix", "batch"])
 def test_an_audit_that_finds_what_must_not_be_seen_marks_a_leak(fault: str, tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
     result = judged(plan, tmp_path, additive=replace(SOUND, verdict="fail", faults={fault: "it does"}))
@@ -313,3 +319,97 @@ def test_what_a_finished_run_started_from_may_have_its_own_seed(tmp_path: Path) 
         judged(plan, tmp_path)
     given = replace(plan, runs={key: str(path) for key, path in paths.items()})
     assert judged(given, tmp_path).variants[0].values["seconds"].mean == 20.0
+
+
+def test_a_fault_that_is_no_leak_leaves_the_figures_valid_and_is_named(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    result = judged(plan, tmp_path, additive=replace(SOUND, verdict="fail", faults={"padding": "hidden tokens count"}))
+    assert not result.leaking
+    assert result.comparisons[0].valid
+    (note,) = (one for one in result.verdict if "no leak" in one)
+    assert note.endswith("so its figures are valid: padding: hidden tokens count.")
+    assert not any("sees the future" in one for one in result.verdict)
+
+
+def test_a_batch_that_is_seen_is_not_called_the_future(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    found = judged(plan, tmp_path, additive=replace(SOUND, verdict="fail", faults={"batch": "rows mix"})).verdict
+    assert not any("sees the future" in one for one in found)
+    said = judged(plan, tmp_path, dot=replace(SOUND, verdict="fail", faults={"batch": "rows mix"})).verdict
+    assert "dot sees the other texts of a batch, and the others are compared with it" in said[0]
+
+
+def test_two_that_computed_the_same_are_not_tested(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "sliding": 5.0, "linear": 5.2})
+    same, other = judged(plan, tmp_path).comparisons
+    assert same.words.startswith("both computed the same, with equal losses of every text and seed")
+    assert (same.effect.p, same.adjusted, same.shown, same.belief) == (None, None, False, "")
+    assert other.adjusted is None  # one test only: nothing to correct for
+    assert other.shown
+
+
+def test_runs_that_diverged_are_counted_and_their_pairs_not_tested(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9, "linear": 5.1}, seeds=5)
+    shutil.rmtree(plan.path(tmp_path, "linear", 1))
+    lost = {"linear/1": "the loss is nan at step 7"}
+    write_manifest(tmp_path, "study")
+    add_files(tmp_path, {"diverged.json": encode(lost)})
+    result = judged(plan, tmp_path)
+    dot, _, linear = result.variants
+    assert [figure.key for figure in result.figures[:3]] == [
+        "dev_token_perplexity",
+        "trained_dev_token_perplexity",
+        "collapsed",
+    ]
+    ends = binomtest(1, 5).proportion_ci()
+    share = linear.values["collapsed"]
+    assert (share.mean, share.low, share.high) == pytest.approx((0.2, ends.low, ends.high))
+    assert dot.values["collapsed"].mean == 0
+    assert len(linear.values["trained_dev_token_perplexity"].each) == 4
+    tested, untested = result.comparisons
+    assert tested.shown
+    assert untested.words == "no test: of 5 runs, 1 of linear diverged"
+    assert untested.effect.p is None
+    assert any("1 of 5 runs of linear diverged" in one for one in result.verdict)
+
+
+def test_a_run_that_learned_nothing_has_collapsed(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    steps = [Step(at, at / 30, 1.0, loss, 1.0, 9 * at, 0.1) for at, loss in enumerate([2.1] * 30, 1)]
+    text = "".join(json.dumps(asdict(step)) + "\n" for step in steps)
+    write(plan.path(tmp_path, "additive", 0) / "metrics.jsonl", text)
+    result = judged(plan, tmp_path)
+    assert [one.values["collapsed"].mean for one in result.variants] == pytest.approx([0, 1 / 3])
+    assert result.comparisons[0].effect.p is not None  # it ended, and counts like any other
+
+
+def test_a_validation_loss_that_rose_is_said(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    steps = [Step(at, at / 3, 1.0, 2.0, 1.0, 9 * at, 0.1, dev_loss=loss) for at, loss in enumerate([5.0, 4.5, 4.9], 1)]
+    text = "".join(json.dumps(asdict(step)) + "\n" for step in steps)
+    write(plan.path(tmp_path, "additive", 2) / "metrics.jsonl", text)
+    result = judged(plan, tmp_path)
+    (note,) = (one for one in result.verdict if "validation loss" in one)
+    assert note.startswith("The validation loss of additive rose after its best step in 1 of 3 runs, by up to 0.40")
+    assert result.variants[1].runs[2].dev_curve.losses == [5.0, 4.5, 4.9]
+
+
+def test_probabilities_are_told_beside_the_test(tmp_path: Path) -> None:
+    plan = replace(words_study(tmp_path, {"dot": 5.0, "additive": 4.999}), margin=0.01)
+    (one,) = judged(plan, tmp_path).comparisons
+    both = one.effect.details.both
+    assert one.effect.better == pytest.approx(both.chance(-math.inf, 0.0))
+    assert one.effect.similar == pytest.approx(both.chance(-math.log(1.01), math.log(1.01)))
+    better = max(one.effect.better, 1 - one.effect.better)
+    assert f"is {100 * better:.1f} %, and of a difference within 1 % " in one.belief or "99.9 %" in one.belief
+    assert "not a test" in one.belief
+
+
+def test_means_come_with_intervals_for_other_seeds_and_other_items(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    spread = judged(plan, tmp_path).variants[0].values["dev_token_perplexity"]
+    each = [losses(5.0, seed) for seed in range(3)]
+    wanted = stats.crossed(stats.log_perplexities([one.losses for one in each], each[0].tokens))
+    assert (spread.low, spread.high) == pytest.approx((math.exp(wanted.low or 0), math.exp(wanted.high or 0)))
+    over_seeds = stats.mean_interval([math.log(one.token_perplexity) for one in each])
+    assert math.log(spread.high / spread.low) > 5 * ((over_seeds.high or 0) - (over_seeds.low or 0))

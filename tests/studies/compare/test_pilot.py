@@ -27,7 +27,7 @@ PARTS = stats.Components(seeds=0.05**2, items=0.2**2, rest=0.4**2, most_seeds=0.
 @pytest.fixture
 def words() -> Plan:
     """A plan on the data of the pilot `compared`."""
-    held = {"corpus": "prose:100:train", "dev": "prose:100:dev"}
+    held = {"corpus": "prose:100:train", "dev": "prose:300:dev"}
     return make_plan(["dot", "shared_qk"], task="words", seeds=4, data=held)
 
 
@@ -57,7 +57,7 @@ def test_a_pilot_of_words_is_what_the_test_of_its_runs_saw(compared: Compared, w
 def test_the_table_says_what_the_statistics_say_the_cautious_number_first(questions: Plan) -> None:
     found = plan_from_pilot(questions, "runs/pilot")
     for outlook in found.outlooks:
-        assert outlook.difference == stats.smallest_difference(PARTS, outlook.seeds, outlook.items)
+        assert outlook.plain == stats.smallest_difference(PARTS, outlook.seeds, outlook.items)
         assert outlook.cautious == stats.smallest_difference(PARTS.cautious, outlook.seeds, outlook.items)
         assert outlook.seconds == 60.0 * 2 * outlook.seeds / 2
     table = found.table()
@@ -65,8 +65,8 @@ def test_the_table_says_what_the_statistics_say_the_cautious_number_first(questi
     assert titles == ["seeds", "23 questions", "45 questions", "90 questions", "time"]
     four = next(row for row in table.rows if row.name.text == "4")
     here = next(outlook for outlook in found.outlooks if (outlook.seeds, outlook.items) == (4, 45))
-    assert here.cautious > here.difference
-    assert four.cells[1].text == f"{100 * here.cautious:.0f} ({100 * here.difference:.0f})"
+    assert here.cautious > here.plain
+    assert four.cells[1].text == f"{100 * here.cautious:.0f} ({100 * here.plain:.0f})"
     assert four.cells[-1].text == "4 min 00 s"
 
 
@@ -75,14 +75,14 @@ def test_several_comparisons_are_planned_at_a_stricter_level(questions: Plan) ->
     three.__dict__.update(questions=[Question("?", "!")] * 45, clusters=None)
     found = plan_from_pilot(three, "runs/pilot")
     assert found.alpha == 0.025
-    assert found.outlooks[0].difference == stats.smallest_difference(PARTS, 2, 23, 0.025)
+    assert found.outlooks[0].plain == stats.smallest_difference(PARTS, 2, 23, 0.025, 3)
     assert "2 comparisons: planned with p below 0.025" in found.notes[0]
 
 
 def test_items_of_one_cluster_are_planned_together(questions: Plan) -> None:
     questions.__dict__["clusters"] = tuple(number // 3 for number in range(45))
     found = plan_from_pilot(questions, "runs/pilot").outlooks
-    assert found[1].difference == stats.smallest_difference(PARTS, 2, 15)
+    assert found[1].plain == stats.smallest_difference(PARTS, 2, 15)
 
 
 def test_nothing_is_promised_for_one_seed_or_without_a_pilot(words: Plan, questions: Plan) -> None:
@@ -132,7 +132,7 @@ def test_mistakes_name_the_fix(compared: Compared, words: Plan, tmp_path: Path) 
 
 def test_the_command(compared: Compared, capsys: pytest.CaptureFixture[str]) -> None:
     folder, _ = compared
-    asked = ["compare", "dot", "shared_qk", "--task", "words", "--corpus", "prose:100:train", "--dev", "prose:100:dev"]
+    asked = ["compare", "dot", "shared_qk", "--task", "words", "--corpus", "prose:100:train", "--dev", "prose:300:dev"]
     asked += ["--tokenizer.min_count", "1", "--plan", "--pilot", str(folder)]
     assert call(*asked) == 0
     shown = capsys.readouterr().out
@@ -144,3 +144,14 @@ def test_the_command(compared: Compared, capsys: pytest.CaptureFixture[str]) -> 
     assert len(found["outlooks"]) == 12
     assert call("compare", "dot", "linear", "--pilot", str(folder)) == 2
     assert "--pilot needs --plan" in capsys.readouterr().err
+
+
+def test_a_margin_plans_the_test_of_equivalence(questions: Plan) -> None:
+    plan = replace(questions, margin=0.05)
+    plan.__dict__.update(questions=questions.questions, clusters=None)
+    found = plan_from_pilot(plan, "runs/pilot")
+    assert "shown to be equivalent within 5 points" in found.table().caption
+    more = replace(PARTS, items=PARTS.items + 2 / 90)
+    here = next(outlook for outlook in found.outlooks if (outlook.seeds, outlook.items) == (10, 90))
+    assert here.plain == stats.equivalence_power(more, 10, 90, 0.05)
+    assert here.cautious < here.plain < 1

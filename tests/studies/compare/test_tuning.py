@@ -17,6 +17,7 @@ from attnlab.store.folders import add_files, read_json, to_json
 from attnlab.store.runs import Run
 from attnlab.studies import resume
 from attnlab.studies.compare import add_seeds, choose
+from attnlab.studies.compare.cautions import cautions
 from attnlab.studies.compare.variants import Trial, Tuned, Tuning
 from attnlab.studies.study import load
 
@@ -81,11 +82,13 @@ def test_documents_are_not_torn_apart(tmp_path: Path) -> None:
     assert plan.clusters is not None
     assert len(set(plan.clusters)) + len(set(plan.tuning_plan().clusters or ())) == 40
     assert not set(plan.clusters) & set(plan.tuning_plan().clusters or ())
-    # Without blank lines every sentence is by itself; with few documents too.
+    # Without blank lines every sentence is by itself.
     text.write_text("".join(blocks), encoding="utf-8")
     assert make_plan(["dot", "linear"], task="words", data=held).clusters is None
     text.write_text("\n".join(blocks[:5]), encoding="utf-8")
-    assert make_plan(["dot", "linear"], task="words", data=held).clusters is None
+    few = make_plan(["dot", "linear"], task="words", data=held)
+    assert few.clusters == tuple(number // 3 + 1 for number in range(15))
+    assert "There is no test with 5 documents" in cautions(few)[0]
 
 
 def test_questions_about_one_person_are_a_cluster(tmp_path: Path) -> None:
@@ -139,10 +142,10 @@ def test_mistakes_in_tuning(more: dict[str, Any], says: str) -> None:
 
 
 def test_other_data_to_choose_on_leaves_all_for_the_verdict() -> None:
-    held = data("prose:100:train", "prose:100:dev")
+    held = data("prose:100:train", "prose:300:dev")
     plan = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=1,2"], tune_on="prose:100:test")
     assert (plan.part, plan.tuning_plan().dev, plan.tuning_plan().part) == ("all", "prose:100:test", "all")
-    assert len(plan.sentences) == len(plan.data.corpus("prose:100:dev").lines)
+    assert len(plan.sentences) == len(plan.data.corpus("prose:300:dev").lines)
 
 
 def registration(folder: Path) -> dict[str, str]:
@@ -193,8 +196,8 @@ def test_seeds_are_added_to_comparisons_only(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_verdict_is_not_taken_from_what_chose(tmp_path: Path) -> None:
-    held = data("prose:100:train", "prose:100:dev")
-    plan = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=1,2"], tune_on="prose:100:dev")
+    held = data("prose:100:train", "prose:300:dev")
+    plan = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=1,2"], tune_on="prose:300:dev")
     with pytest.raises(UserError, match="to choose on are those of the verdict: give other data to --tune-on"):
         plan.check()
     taken = make_plan(["dot", "linear"], task="words", data=held, tune=["train.lr=1,2"], seeds=[1000, 1001])

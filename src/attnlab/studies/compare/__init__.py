@@ -7,6 +7,7 @@ variants  what is compared: settings that differ in one thing
 plan      seeds, data, the order of the runs, and what is checked before training
 runs      the runs, several at a time, each trained and measured in its own process
 records   the result
+cautions  what the data cannot show
 judge     intervals, tests, Holm's correction, and verdicts in words
 document  the report
 """
@@ -32,13 +33,14 @@ from attnlab.measure import audit
 from attnlab.report.document import Cell, Column, Document, Row, Table
 from attnlab.report.words import duration, plural
 from attnlab.stats.checks import Numbers
-from attnlab.stats.means import by_cluster
+from attnlab.stats.crossed import by_cluster
 from attnlab.store import listing
 from attnlab.store import records as store
 from attnlab.store.folders import add_files, is_written, locked, unlist, write_folder
 from attnlab.store.runs import Run, unused_path
 from attnlab.studies.compare import document, judge, runs
-from attnlab.studies.compare.judge import losses_of
+from attnlab.studies.compare.cautions import cautions
+from attnlab.studies.compare.judge import difference_table
 from attnlab.studies.compare.plan import ALPHA, TUNING, Plan
 from attnlab.studies.compare.records import ComparisonResult, figures
 from attnlab.studies.compare.variants import Trial, Tuning
@@ -69,6 +71,8 @@ class Compare(Plan):
     def train(self, folder: Path, console: Console) -> None:
         """Audit every variant, tune settings, and train and measure every run that is not done yet."""
         if not is_written(folder / _AUDITS):
+            for caution in cautions(self):
+                say(console, f"note: {caution}")
             self._audit(folder, console)
         if self.tune and not is_written(folder / TUNING):
             self._tune(folder, console)
@@ -191,38 +195,42 @@ def add_seeds(folder: Path, seeds: int | Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The smallest difference that some seeds and items find with 80 % power, as a share of answers or of the perplexity."""
+    """What some seeds and items can show: the smallest difference that is found with 80 % power, as a share of answers or of
+    the perplexity; with a margin, the chance that equals are shown to be equivalent.
+    """
 
     seeds: int
     items: int
     cautious: float  # if seeds vary as much as the pilot allows
-    difference: float  # if they vary as in the pilot
+    plain: float  # if they vary as in the pilot
     seconds: float
 
 
 @dataclass(frozen=True)
 class Outlooks:
-    """What a comparison can find: notes, one per line, and with a pilot the smallest differences."""
+    """What a comparison can show: notes, one per line, and with a pilot an outlook for each size."""
 
     notes: tuple[str, ...]
     alpha: float
     items: str  # what they are called
     unit: str  # of differences, after multiplication by 100
     outlooks: tuple[Outlook, ...] = ()
+    margin: float | None = None  # of equivalence, if that is planned
 
     def table(self) -> Table:
-        """The smallest differences, by seeds and items."""
+        """The outlooks by seeds and items."""
         counts = sorted({outlook.items for outlook in self.outlooks})
         columns = [Column("seeds"), *(Column(f"{count:,} {self.items}") for count in counts), Column("time")]
         rows = []
         for seeds in sorted({outlook.seeds for outlook in self.outlooks}):
             same = [outlook for outlook in self.outlooks if outlook.seeds == seeds]
-            cells = [Cell(f"{_percent(case.cautious)} ({_percent(case.difference)})", case.cautious) for case in same]
+            cells = [Cell(f"{_percent(case.cautious)} ({_percent(case.plain)})", case.cautious) for case in same]
             rows.append(Row(Cell(str(seeds), seeds), [*cells, Cell(duration(same[0].seconds), same[0].seconds)]))
-        caption = (
-            f"Smallest difference in {self.unit} that is found in 4 of 5 comparisons if seeds vary as much as the pilot"
-            " allows (in brackets: if they vary as in the pilot), and the time:"
-        )
+        shown = f"Smallest difference in {self.unit} that is found in 4 of 5 comparisons"
+        if self.margin is not None:
+            size = f"{100 * self.margin:g} {self.unit}"
+            shown = f"Chance in % that variants without any difference are shown to be equivalent within {size}"
+        caption = f"{shown}, if seeds vary as much as the pilot allows (in brackets: as in the pilot), and the time:"
         return Table("plan", caption, columns, rows)
 
 
@@ -248,19 +256,27 @@ def plan_from_pilot(plan: Plan, pilot: str | Path | None = None) -> Outlooks:
     trials = len(plan.tuning_plan().order()) if plan.tune else 0
 
     def outlook(seeds: int, items: int) -> Outlook:
-        units = max(2, round(items * share))
-        cautious, usual = (stats.smallest_difference(part, seeds, units, alpha) for part in (parts.cautious, parts))
+        units, mechanisms = max(2, round(items * share)), len(plan.variants)
+        cautious, plain = (shown(part, seeds, units, mechanisms) for part in (parts.cautious, parts))
+        number = mechanisms * seeds + trials
+        return Outlook(seeds, items, cautious, plain, seconds * number / max(1, plan.at_a_time))
+
+    def shown(part: stats.Components, seeds: int, units: int, mechanisms: int) -> float:
+        if plan.margin is None:
+            size = stats.smallest_difference(part, seeds, units, alpha, mechanisms)
+            return math.expm1(min(size, _LARGEST_LOG)) if plan.words else size
         if plan.words:
-            cautious, usual = (math.expm1(min(log, _LARGEST_LOG)) for log in (cautious, usual))
-        number = len(plan.variants) * seeds + trials
-        return Outlook(seeds, items, cautious, usual, seconds * number / max(1, plan.at_a_time))
+            return stats.equivalence_power(part, seeds, units, math.log1p(plan.margin), alpha, mechanisms)
+        # The test of answers adds two questions that differ in opposite directions.
+        more = replace(part, items=part.items + 2 / units)
+        return stats.equivalence_power(more, seeds, units, plan.margin, alpha, mechanisms)
 
     outlooks = [
         outlook(seeds, items)
         for seeds in sorted({*_SEEDS, max(2, len(plan.seeds))})
         for items in (math.ceil(planned / 2), planned, 2 * planned)
     ]
-    return Outlooks((*notes, note), alpha, plan.noun, unit, tuple(outlooks))
+    return Outlooks((*notes, note), alpha, plan.noun, unit, tuple(outlooks), plan.margin)
 
 
 def _read_pilot(name: str, plan: Plan, unit: str) -> tuple[stats.Components, float, str]:
@@ -281,7 +297,7 @@ def _read_pilot(name: str, plan: Plan, unit: str) -> tuple[stats.Components, flo
         raise UserError(f"{path} has one seed, which does not show how much seeds vary: make a pilot with --seeds 3")
     pairs = [(pair.a, pair.b) for pair in pilot.read_result(entry.path).comparisons if pair.valid]
     if not pairs:
-        raise UserError(f"{path} has no valid comparison, since its models see the future: make a pilot of sound ones")
+        raise UserError(f"{path} has no valid comparison, since its models leak: make a pilot of sound ones")
     records = runs.read_records(pilot, entry.path)
     tables = [_differences(pilot, records[a], records[b]) for a, b in pairs]
     size = f"{plural(len(pilot.seeds), 'seed')} x {tables[0].shape[1]:,} {plan.noun}"
@@ -294,8 +310,8 @@ def _read_pilot(name: str, plan: Plan, unit: str) -> tuple[stats.Components, flo
     seconds = sum(run.total_seconds for run in every) / len(every)
     spread = [100 * math.sqrt(part) for part in (parts.seeds, parts.most_seeds, parts.items, parts.rest)]
     note = (
-        f"pilot {entry.path}, {size}: its differences vary by {spread[0]:.2g} {unit} between seeds (at most"
-        f" {spread[1]:.2g}, with 80 % confidence), {spread[2]:.2g} between {plan.noun}, {spread[3]:.2g} otherwise"
+        f"pilot {entry.path}, {size}: its differences vary by at most {spread[1]:.2g} {unit} between seeds (80 % limit;"
+        f" {spread[0]:.2g} in the pilot), {spread[2]:.2g} between {plan.noun}, {spread[3]:.2g} otherwise"
     )
     return parts, seconds, note
 
@@ -303,6 +319,6 @@ def _read_pilot(name: str, plan: Plan, unit: str) -> tuple[stats.Components, flo
 def _differences(pilot: Plan, a: Sequence[runs.Record], b: Sequence[runs.Record]) -> Numbers:
     """The paired differences that are tested, seeds x items: of answers, or of what sentences add to the log ratio."""
     if pilot.words:
-        return stats.log_ratio_table(*losses_of(a, b, "dev.csv"))
+        return difference_table(a, b, "dev.csv")
     right_a, right_b = (np.array([record.answers() for record in side], dtype=float) for side in (a, b))
     return right_a - right_b

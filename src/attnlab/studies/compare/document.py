@@ -54,7 +54,7 @@ def document(plan: Plan, result: ComparisonResult) -> blocks.Document:
             ),
             *_compared_section(plan, result),
             *(_tuning_section(result.tuning, result.figures[0]) if result.tuning else []),
-            *section("Training", *parts.joint_losses(curves)),
+            *section("Training", *parts.joint_losses(curves), _validation_chart(result)),
             *_texts_sections(result),
             *section("Who sees the future", _leak_chart(result), _word_by_word_table(result), _audit_table(result)),
             *section("What it means", *explained),
@@ -69,9 +69,20 @@ def document(plan: Plan, result: ComparisonResult) -> blocks.Document:
     )
 
 
+def _validation_chart(result: ComparisonResult) -> Chart | None:
+    """The validation loss of every variant by step, where there is one."""
+    series = [
+        parts.joint_curve(_titled(variant), [run.dev_curve for run in variant.runs], 1.0, variant.leaks, by_step=True)
+        for variant in result.variants
+    ]
+    shown = [line for line in series if len(line.y) > 1]
+    axes = Axis("step"), Axis("loss", "nats per token")
+    return parts.lines("Validation loss by step", shown, *axes, "the validation loss") if shown else None
+
+
 def _leak_notice(leaks: Sequence[str]) -> list[blocks.Notice]:
     verb = "leaks" if len(leaks) == 1 else "leak"
-    text = "its outputs depend on later tokens. Perplexities and losses marked “leaks” are invalid."
+    text = "its outputs depend on later tokens or other texts. Perplexities and losses marked “leaks” are invalid."
     return [blocks.Notice(f"{', '.join(leaks)} {verb}:", text, "leaks")] if leaks else []
 
 
@@ -121,11 +132,11 @@ def _summary_table(result: ComparisonResult, seeds: int) -> Table:
     """The quality of each variant, and its time."""
     shown = [figure for figure in result.figures if figure.kind in (*_QUALITY, "seconds")]
     caption = (
-        f"Means over {words.plural(seeds, 'seed')}, with the 95 % interval for other seeds below, of each variant alone."
-        " Pairs share seeds and texts, so their differences are known more precisely."
+        f"Means over {words.plural(seeds, 'seed')}, of each variant alone, with 95 % intervals below: for other seeds and"
+        " other items; of loss and time for other seeds. Pairs share both, so their differences are known more precisely."
     )
     if seeds < 2:
-        caption = "One seed each: how much another seed would change these numbers is not known."
+        caption = "One seed each, with 95 % intervals for other items: what another seed would change is not known."
 
     def cells(variant: VariantResult) -> list[Cell]:
         return [_mean_cell(variant.values.get(figure.key), figure.kind) for figure in shown]
@@ -280,7 +291,7 @@ def _pair_chart(of: Figure, pairs: Sequence[Comparison], names: dict[str, str], 
     title = f"{words.capital(of.title)}, pair by pair, with {_level(pairs)} intervals"
     if marked:  # a leak does not reach every figure
         valid = all(pair.valid for pair in pairs)
-        title += "; with a variant that sees the future" if valid else "; invalid, since a variant sees the future"
+        title += "; with a variant that leaks" if valid else "; invalid, since a variant leaks"
     label = f"{title}. " + "; ".join(f"{mark.name}: {mark.text}" for mark in points)
     axis = Axis(unit, "points" if factor > 1 else "")
     return Chart("points", title, label, axis, marks=points, origin=1.0 if ratios else 0.0)
@@ -295,7 +306,11 @@ def _compared_section(plan: Plan, result: ComparisonResult) -> list[Section]:
         f" {_level(result.comparisons)} intervals.{together}"
     )
     sentences = [
-        Text([words.capital(pair.words)], title=pair.heading, mark=_pair_mark(pair, result.leaking))
+        Text(
+            [words.capital(pair.words), *([pair.belief] if pair.belief else [])],
+            title=pair.heading,
+            mark=_pair_mark(pair, result.leaking),
+        )
         for pair in result.comparisons
     ]
     return section("Compared", *_pair_charts(result), Text([legend], "quiet"), *sentences, _tests_table(plan, result))

@@ -12,6 +12,8 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+
 from attnlab import stats
 from attnlab.errors import UserError
 from attnlab.lm import stages
@@ -21,17 +23,18 @@ from attnlab.measure.audit import Report
 from attnlab.measure.audit.leaks import LIMIT
 from attnlab.report.parts import LossCurve
 from attnlab.report.words import capital, listed
-from attnlab.stats.bootstrap import exp_or_none
+from attnlab.stats.checks import Numbers
 from attnlab.store.runs import lineage
+from attnlab.studies.compare.cautions import cautions
 from attnlab.studies.compare.plan import ALPHA, Plan
 from attnlab.studies.compare.records import (
+    COLLAPSED,
     Comparison,
     ComparisonResult,
     Difference,
     Effect,
     Figure,
     Gain,
-    Kind,
     ProbeOverSeeds,
     Quality,
     Readings,
@@ -51,11 +54,15 @@ from attnlab.studies.compare.runs import (
     some,
 )
 from attnlab.studies.compare.variants import Tuning, run_differences
+from attnlab.studies.training import share_of
 
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
 _ONE_BY_ONE = 4  # more comparisons than this that show no difference share a sentence
 _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
-_FUTURE = ("future", "gradient", "prefix", "padding")  # checks of the audit that find leaks from the future
+_FUTURE = ("future", "gradient", "prefix")  # checks of the audit that find leaks from the future
+_ROSE = 0.01  # nats that a validation loss must rise above its lowest value to be mentioned
+_STUCK = 0.9  # share of the first training loss above which a run has not learned
+_FEW_STEPS = 20  # in fewer no run learns
 
 
 def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonResult:
@@ -71,6 +78,10 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     leaking = {variant.name for variant in variants if variant.leaks}
     comparisons = _compare_all(plan, records, columns[0], leaking, _settings_in_words(plan, tuning))
     explanation = explain(variants)
+    differing = [column for column in columns[1:] if column.kind != "count"]
+    if any(len(rows) < len(plan.seeds) or any(map(_stuck, rows)) for rows in records.values()):
+        variants = [_with_collapsed(plan, variant, records[variant.name], columns[0]) for variant in variants]
+        columns = [columns[0], columns[0].of_trained, COLLAPSED, *columns[1:]]
     return ComparisonResult(
         title=plan.title,
         seconds=round(sum(run.total_seconds for run in runs), 1),
@@ -82,14 +93,15 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
         paired=tuple(
             _difference(a, b, column, records)
             for a, b in plan.compared()
-            for column in columns[1:]
-            if column.kind != "count"
+            for column in differing
+            if len(records[a]) == len(records[b]) == len(plan.seeds)
         ),
         settings={name: settings_without_seed(rows[0].run) for name, rows in records.items()},
         published=plan.published(),
         verdict=(
             *(paragraphs[-1] for paragraphs in explanation.values()),
             *_sentences(comparisons),
+            *_notes_on_runs(plan, records, variants),
             *_notes_on_plan(plan, tuning),
             *notes_on(records),
         ),
@@ -145,12 +157,38 @@ def _notes_on_plan(plan: Plan, tuning: Tuning | None) -> list[str]:
             " looks. The earlier results were tested before that, so the chance of a false difference in any of them is up"
             f" to {chance:.1f} %."
         )
-    if plan.few_documents:
-        notes.append(
-            f"The held-out text has {plan.few_documents} documents, too few to be compared as such: its sentences are taken as"
-            " independent, so that p is too small if those of one document are alike."
-        )
+    return [*notes, *cautions(plan)]
+
+
+def _notes_on_runs(plan: Plan, records: Records, variants: Sequence[VariantResult]) -> list[str]:
+    """Runs that collapsed or overfitted, and faults of the audit that are no leaks."""
+    notes = []
+    for variant in variants:
+        rows, faults = records[variant.name], variant.audit.faults
+        if faults and not variant.leaks:
+            found = "; ".join(f"{check}: {fault}" for check, fault in faults.items())
+            notes.append(
+                f"The audit of {variant.name} found a fault that is no leak, so its figures are valid: {found}."
+            )
+        if lost := len(plan.seeds) - len(rows):
+            notes.append(
+                f"{lost} of {len(plan.seeds)} runs of {variant.name} diverged: its figures are those of the runs that"
+                " trained, and it is not tested. Try a lower learning rate for all, or --tune."
+            )
+        rises = [rise for row in rows if (rise := _rise(row)) > _ROSE]
+        if rises and plan.words:
+            notes.append(
+                f"The validation loss of {variant.name} rose after its best step in {len(rises)} of {len(rows)} runs, by up"
+                f" to {max(rises):.2f}: their figures are those of the best checkpoint, chosen on the measured sentences."
+                " Train for fewer epochs."
+            )
     return notes
+
+
+def _rise(row: Record) -> float:
+    """How far the validation loss of a run ended above its lowest value."""
+    losses = [step.dev_loss for step in row.run.metrics() if step.dev_loss is not None]
+    return losses[-1] - min(losses) if losses else 0.0
 
 
 def _settings_in_words(plan: Plan, tuning: Tuning | None) -> str:
@@ -189,7 +227,7 @@ def _describe(
     """One variant with all its runs."""
     readings = [row.measured.word_by_word for row in rows]
     ahead = max(abs(reading.word_by_word / reading.whole - 1) for reading in readings)
-    leaks = any(check in audit.faults for check in _FUTURE) or ahead > _AHEAD
+    leaks = any(check in audit.faults for check in (*_FUTURE, "batch")) or ahead > _AHEAD
     whole = stats.geometric_mean([reading.whole for reading in readings])
     word_by_word = stats.geometric_mean([reading.word_by_word for reading in readings])
     # Of finished runs the last stage is compared, else the first.
@@ -197,13 +235,16 @@ def _describe(
     return VariantResult(
         name=name,
         value=varied.flat().get(plan.varied),
-        values={column.key: _spread([row.values[column.key] for row in rows], column.kind) for column in columns},
+        values={column.key: _spread(rows, column, plan.clusters) for column in columns},
         runs=tuple(
             SeedRun(
                 row.seed,
                 os.path.relpath(row.run.path, folder),
                 {column.key: row.values[column.key] for column in columns},
                 LossCurve.of(row.run.metrics()),
+                LossCurve.of(
+                    replace(step, loss=step.dev_loss) for step in row.run.metrics() if step.dev_loss is not None
+                ),
             )
             for row in rows
         ),
@@ -216,16 +257,53 @@ def _describe(
     )
 
 
-def _spread(each: Sequence[float], kind: Kind) -> Spread:
-    """The mean over the seeds with its interval, within the possible values; of perplexities, in logarithms."""
-    interval = stats.mean_interval(each)
-    mean, low, high = interval.mean, interval.low, interval.high
-    if kind == "perplexity":
-        logs = stats.mean_interval([math.log(value) for value in each])
-        mean, low, high = math.exp(logs.mean), exp_or_none(logs.low), exp_or_none(logs.high)
-    elif low is not None and high is not None:
-        low, high = max(0.0, low), min(1.0, high) if kind == "share" else high
-    return Spread(mean, interval.sd, low, high, tuple(each))
+def _items(rows: Sequence[Record], column: Figure) -> Numbers:
+    """The tested figure, or a perplexity, as a table of seeds x items whose mean it is; of a perplexity, in logarithms."""
+    if column.kind == "share":
+        return np.array([row.answers() for row in rows], dtype=float)
+    part, _, kind = column.key.partition("_")
+    losses = [row.losses(f"{part}.csv") for row in rows]
+    return stats.log_perplexities(
+        [one.losses for one in losses], losses[0].tokens if kind.startswith("token") else None
+    )
+
+
+def _spread(rows: Sequence[Record], column: Figure, clusters: Sequence[int] | None) -> Spread:
+    """A figure with its interval for other seeds and other items; of what has no items (time, loss), for other seeds."""
+    each = tuple(row.values[column.key] for row in rows)
+    over_seeds = stats.mean_interval(each)
+    mean, low, high = over_seeds.mean, over_seeds.low, over_seeds.high
+    if column.kind == "perplexity":
+        # Training sentences were drawn one by one.
+        of_training = column.key.startswith("train")
+        found = stats.crossed(_items(rows, column), clusters=None if of_training else clusters)
+        low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
+        mean = math.exp(found.mean)
+    elif column.key == "accuracy":
+        right = share_of(*(row.answers() for row in rows), clusters=clusters)
+        low, high = right.low, right.high
+    elif low is not None:
+        low = max(0.0, low)
+    return Spread(mean, over_seeds.sd, low, high, each)
+
+
+def _stuck(row: Record) -> bool:
+    """Whether a run has not learned."""
+    steps = row.run.metrics()
+    return len(steps) >= _FEW_STEPS and row.values["final_loss"] > _STUCK * steps[0].loss
+
+
+def _with_collapsed(plan: Plan, variant: VariantResult, rows: Sequence[Record], column: Figure) -> VariantResult:
+    """The variant with the share of its runs that collapsed, and the tested figure of the others."""
+    from scipy.stats import binomtest
+
+    trained = [row for row in rows if not _stuck(row)]
+    share = 1 - len(trained) / len(plan.seeds)
+    ends = binomtest(len(plan.seeds) - len(trained), len(plan.seeds)).proportion_ci()
+    values = {**variant.values, COLLAPSED.key: Spread(share, None, float(ends.low), float(ends.high), ())}
+    if trained:
+        values[column.of_trained.key] = _spread(trained, column, plan.clusters)
+    return replace(variant, values=values)
 
 
 def _texts(rows: Sequence[Record]) -> TextsOverSeeds:
@@ -256,7 +334,7 @@ def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) ->
     clusters = tuple(some(plan.clusters, READ_TWICE)) if plan.clusters else None
     files = ("whole.csv", "word_by_word.csv")
     whole, apart = (compare_text(leaking, reference, clusters=clusters, name=name) for name in files)
-    of_whole, of_words = (stats.log_ratio_table(*losses_of(leaking, reference, name)) for name in files)
+    of_whole, of_words = (difference_table(leaking, reference, name) for name in files)
     kept = stats.ratio_of_means(of_words, of_whole, clusters=clusters) if whole.value != 1 else None
     return Gain(whole, apart, kept)
 
@@ -270,16 +348,27 @@ def _compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str]
     If seeds were added after a result was known, every look counts.
     """
     pairs, looks = plan.compared(), len(plan.looks) + 1
-    # Answers are written word by word, where there is no future; perplexities of models that see it are invalid.
+    # Answers are written word by word, where there is no future; perplexities of models that leak are invalid.
     valid = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
-    family = max(1, sum(valid)) * looks
+    refused = {pair: reason for pair in pairs if (reason := _not_tested(plan, records, *pair))}
+    tested = [fair and pair not in refused for pair, fair in zip(pairs, valid, strict=True)]
+    family = max(1, sum(tested)) * looks
     test = compare_text if column.kind == "perplexity" else compare_answers
-    levels = [ALPHA / family if each else ALPHA for each in valid]
-    effects = [
-        test(records[a], records[b], alpha, plan.margin, plan.clusters)
-        for (a, b), alpha in zip(pairs, levels, strict=True)
-    ]
-    counted = {at: 1.0 if effect.p is None else effect.p for at, effect in enumerate(effects) if valid[at]}
+    levels = [ALPHA / family if each else ALPHA for each in tested]
+    sharing = [pair for pair, each in zip(pairs, tested, strict=True) if each]
+    names = dict.fromkeys(name for pair in sharing for name in pair)
+    tables = {name: _items(records[name], column) for name in names}
+    shared = dict(zip(sharing, stats.shared_seeds(tables, sharing, plan.clusters), strict=True)) if sharing else {}
+    effects = []
+    for (a, b), alpha in zip(pairs, levels, strict=True):
+        runs = min(len(records[a]), len(records[b]))
+        effect = test(
+            records[a][:runs], records[b][:runs], alpha, plan.margin, plan.clusters, shared=shared.get((a, b))
+        )
+        if (a, b) in refused:
+            effect = replace(effect, low=None, high=None, p=None, better=None, similar=None)
+        effects.append(effect)
+    counted = {at: 1.0 if effect.p is None else effect.p for at, effect in enumerate(effects) if tested[at]}
     adjusted: dict[int, float] = {}
     if family > 1:
         corrected = (min(1.0, looks * p) for p in stats.holm(list(counted.values())))
@@ -288,10 +377,47 @@ def _compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str]
     for at, ((a, b), effect) in enumerate(zip(pairs, effects, strict=True)):
         p = adjusted.get(at, effect.p)
         tests = (len(counted), looks) if at in adjusted else (1, 1)
-        words = stats.in_words(effect.details, a, b, adjusted=adjusted.get(at), comparisons=tests[0], looks=tests[1])
+        words = refused.get((a, b)) or stats.in_words(
+            effect.details, a, b, adjusted=adjusted.get(at), comparisons=tests[0], looks=tests[1]
+        )
         shown, level = p is not None and p < ALPHA, 1 - levels[at]
-        comparisons.append(Comparison(a, b, words, effect, adjusted.get(at), shown, valid[at], level, settings))
+        belief = _belief(a, b, effect, plan.margin) if valid[at] else ""
+        judged = (adjusted.get(at), shown, valid[at], level, settings, belief)
+        comparisons.append(Comparison(a, b, words, effect, *judged))
     return comparisons
+
+
+def _not_tested(plan: Plan, records: Records, a: str, b: str) -> str:
+    """Why a pair cannot be tested: runs that diverged, or two variants that computed the same."""
+    first, second = records[a], records[b]
+    if lost := [
+        f"{len(plan.seeds) - len(rows)} of {name}"
+        for name, rows in ((a, first), (b, second))
+        if len(rows) < len(plan.seeds)
+    ]:
+        return f"no test: of {len(plan.seeds)} runs, {' and '.join(lost)} diverged"
+    if all(x.losses("whole.csv").losses == y.losses("whole.csv").losses for x, y in zip(first, second, strict=True)):
+        return "both computed the same, with equal losses of every text and seed: there is nothing to compare"
+    return ""
+
+
+def _belief(a: str, b: str, effect: Effect, margin: float | None) -> str:
+    """The probabilities of an effect as a sentence."""
+    if effect.better is None:
+        return ""
+    (name, other), chance = ((a, b), effect.better) if effect.better >= 0.5 else ((b, a), 1 - effect.better)
+    size = "" if margin is None else f"{100 * margin:g} {'points' if effect.kind == 'difference' else '%'}"
+    within = f", and of a difference within {size} {_percent(effect.similar)}" if effect.similar is not None else ""
+    return (
+        f"Under a flat prior, the probability that {name} is better than {other} is {_percent(chance)}{within}. This is a"
+        " reading of the same numbers, not a test, and not corrected for the number of pairs."
+    )
+
+
+def _percent(chance: float | None) -> str:
+    """A probability in words; none is certain."""
+    percent = 100 * (chance or 0.0)
+    return "above 99.9 %" if percent > 99.9 else "below 0.1 %" if percent < 0.1 else f"{percent:.1f} %"
 
 
 def losses_of(
@@ -304,6 +430,13 @@ def losses_of(
     return [losses.losses for losses in first], [losses.losses for losses in second], first[0].tokens
 
 
+def difference_table(a: Sequence[Record], b: Sequence[Record], name: str) -> Numbers:
+    """What each sentence adds to the logarithm of the ratio of two token perplexities: seeds x sentences."""
+    *sides, tokens = losses_of(a, b, name)
+    first, second = (stats.log_perplexities(side, tokens) for side in sides)
+    return np.asarray(first - second)
+
+
 def compare_text(
     a: Sequence[Record],
     b: Sequence[Record],
@@ -311,19 +444,26 @@ def compare_text(
     margin: float | None = None,
     clusters: Sequence[int] | None = None,
     name: str = "dev.csv",
+    shared: stats.SharedSeeds | None = None,
 ) -> Effect:
     """Compare token perplexities of the same sentences: for new seeds and sentences; for one seed, new sentences."""
     first, second, tokens = losses_of(a, b, name)
-    test = stats.paired_bootstrap(first, second, weights=tokens, alpha=alpha, margin=margin, clusters=clusters)
-    if test.both is None:
-        scope = "new sentences, with this one seed"
-        return Effect("ratio", test.ratio, test.ratio_low, test.ratio_high, test.p, scope, perplexities=test)
-    low, high, scope = exp_or_none(test.both.low), exp_or_none(test.both.high), "new seeds and new sentences"
-    return Effect("ratio", test.ratio, low, high, test.both.p, scope, perplexities=test)
+    test = stats.compare_perplexities(
+        first, second, tokens, alpha=alpha, margin=margin, clusters=clusters, shared=shared
+    )
+    scope = "new sentences, with this one seed" if len(a) == 1 else "new seeds and new sentences"
+    low, high = (None if end is None else math.exp(end) for end in (test.both.low, test.both.high))
+    beliefs = _chances(test.both, -1, None if margin is None else math.log1p(margin))
+    return Effect("ratio", test.ratio, low, high, test.both.p, scope, *beliefs, perplexities=test)
 
 
 def compare_answers(
-    a: Sequence[Record], b: Sequence[Record], alpha: float, margin: float | None, clusters: Sequence[int] | None
+    a: Sequence[Record],
+    b: Sequence[Record],
+    alpha: float,
+    margin: float | None,
+    clusters: Sequence[int] | None,
+    shared: stats.SharedSeeds | None = None,
 ) -> Effect:
     """Compare answers to the same questions: for new seeds and questions; for one seed, by McNemar's test.
 
@@ -331,12 +471,18 @@ def compare_answers(
     """
     first, second = ([record.answers() for record in side] for side in (a, b))
     scope = "new questions, with this one seed" if len(a) == 1 else "new seeds and new questions"
+    test = stats.seeds_by_questions(first, second, alpha=alpha, margin=margin, clusters=clusters, shared=shared)
+    both, beliefs = test.both, _chances(test.both, 1, margin)
     if len(a) == 1 and clusters is None:
         alone = stats.mcnemar(first[0], second[0], alpha, margin)
-        return Effect("difference", alone.difference, alone.low, alone.high, alone.p, scope, mcnemar=alone)
-    test = stats.seeds_by_questions(first, second, alpha=alpha, margin=margin, clusters=clusters)
-    both = test.both
-    return Effect("difference", test.difference, both.low, both.high, both.p, scope, answers=test)
+        return Effect("difference", alone.difference, alone.low, alone.high, alone.p, scope, *beliefs, mcnemar=alone)
+    return Effect("difference", test.difference, both.low, both.high, both.p, scope, *beliefs, answers=test)
+
+
+def _chances(both: stats.Crossed, sign: int, margin: float | None) -> tuple[float | None, float | None]:
+    """The probabilities under a flat prior that A is better, and that the difference is within the margin."""
+    ends = (0.0, math.inf) if sign > 0 else (-math.inf, 0.0)
+    return both.chance(*ends), None if margin is None else both.chance(-margin, margin)
 
 
 def _difference(a: str, b: str, column: Figure, records: Records) -> Difference:
@@ -379,12 +525,12 @@ def _explain_leak(leaking: VariantResult, reference: VariantResult) -> tuple[str
         paragraphs.append(
             f"Their samples: {name} {written}; {reference.name} {beside}; the dev text {_shares(leaking.texts.text_quality)}."
         )
-        verdict = _verdict_on(name, reference.name, leaking.gain)
+        verdict = _verdict_on(f"{name} {_sees(leaking)}", name, reference.name, leaking.gain)
     elif leaking is reference and leaking.texts:
-        verdict = f"{name} sees the future, and the others are compared with it: name a sound variant first."
+        verdict = f"{name} {_sees(leaking)}, and the others are compared with it: name a sound variant first."
     else:
         verdict = (
-            f"{name} sees the future while it reads, so its training loss is invalid. Answers are written word by word,"
+            f"{name} {_sees(leaking)} while it reads, so its training loss is invalid. Answers are written word by word,"
             " where there is no future: they are valid."
         )
     return (*paragraphs, verdict)
@@ -423,14 +569,18 @@ def _shares(quality: Quality) -> str:
     )
 
 
-def _verdict_on(name: str, other: str, gain: Gain) -> str:
+def _sees(variant: VariantResult) -> str:
+    """What a variant that leaks sees."""
+    only_batch = "batch" in variant.audit.faults and not any(check in variant.audit.faults for check in _FUTURE)
+    return "sees the other texts of a batch" if only_batch else "sees the future"
+
+
+def _verdict_on(opening: str, name: str, other: str, gain: Gain) -> str:
     """How much of the gain of a leaking variant is its leak, as far as the interval of that share tells."""
     whole, kept = gain.whole, gain.kept
     as_read, honest = (_times(effect) for effect in (whole, gain.word_by_word))
     if whole.value is None or whole.p is None or whole.p >= ALPHA or whole.value >= 1:
-        return (
-            f"{name} sees the future, and no gain from it is shown: its token perplexity is {as_read} that of {other}."
-        )
+        return f"{opening}, and no gain from it is shown: its token perplexity is {as_read} that of {other}."
     readings = (
         f"{name} looks better than {other}, its token perplexity on the texts read twice {as_read} that of {other};"
         f" word by word, where there is no future, it is {honest}."
@@ -439,13 +589,13 @@ def _verdict_on(name: str, other: str, gain: Gain) -> str:
         return f"How much of the gain is the leak is not shown: {readings}"
     gone, least, most = (f"{100 * (1 - share):.0f} %" for share in (kept.value, kept.high, kept.low))
     if 1 - kept.high >= _NEARLY_ALL:
-        opening = "The gain is the leak"
+        claim = "The gain is the leak"
     elif kept.high < 1:
-        opening = f"At least {least} of the gain is the leak"
+        claim = f"At least {least} of the gain is the leak"
     else:
-        opening = "Whether the gain is the leak is not shown"
+        claim = "Whether the gain is the leak is not shown"
     share = f"Word by word {gone} of the gain is gone (95 % interval {least} to {most})"
-    return f"{opening}: {readings} {share}."
+    return f"{claim}: {readings} {share}."
 
 
 def _times(effect: Effect) -> str:

@@ -59,8 +59,7 @@ _PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the corpus that nano-
 _QUICK_EPOCHS = 2.0
 _SEEDS, _QUICK_SEEDS = 5, 3
 _CHOOSING = 3  # one in so many sentences or questions is for choosing tuned settings
-_FEW_DOCUMENTS = 20  # with fewer, sentences are taken one by one
-TUNING = "tuning.json"
+TUNING, DIVERGED = "tuning.json", "diverged.json"
 _TUNING_SEED = 1000  # the first seed of tuning: not one of those that are judged
 
 
@@ -103,6 +102,11 @@ class Grid(Study[R]):
     def of_part(self, items: Sequence[T]) -> list[T]:
         """The items of the held-out data that are measured."""
         return list(items)
+
+    @property
+    def validated(self) -> bool:
+        """Whether runs are validated on the measured sentences, so that the best checkpoint is kept."""
+        return False
 
     @property
     def at_a_time(self) -> int:
@@ -150,12 +154,19 @@ class Grid(Study[R]):
         """Return the plan with what was decided after the study began, such as tuned settings."""
         return self
 
+    def diverged(self, folder: Path) -> dict[str, str]:
+        """The runs that diverged, as variant/seed, with the reasons."""
+        return records.read(dict[str, str], folder / DIVERGED) if is_written(folder / DIVERGED) else {}
+
     def refuse_other_runs(self, folder: Path) -> None:
         """Refuse runs whose stages or settings are not those of their variant and seed: they were moved or changed.
 
         Finished runs that the user names have settings of their own.
         """
+        lost = self.diverged(folder)
         for name, seed in () if self.runs else self.order():
+            if f"{name}/{seed}" in lost:
+                continue
             variant, runs = self.find(name), lineage(Run.open(self.path(folder, name, seed)))
             steps = tuple(run.record.stage for run in reversed(runs))
             differences = set() if steps == self.stages(variant) else {"stages"}
@@ -249,20 +260,12 @@ class Plan(Grid[Any]):
         numbers = self.of_part(self._all_clusters)
         return tuple(numbers) if len(set(numbers)) < len(numbers) else None
 
-    @property
-    def few_documents(self) -> int:
-        """The number of documents, if there are so few that their sentences are taken one by one; else 0."""
-        documents = len(set(self.data.corpus(self.dev).documents or ())) if self.dev and not self.exam else 0
-        return documents if documents < _FEW_DOCUMENTS else 0
-
     @cached_property
     def _all_clusters(self) -> list[int]:
         if self.exam is None:
             assert self.dev is not None
             corpus = self.data.corpus(self.dev)
-            return list(
-                range(len(corpus.lines)) if self.few_documents else corpus.documents or range(len(corpus.lines))
-            )
+            return list(corpus.documents or range(len(corpus.lines)))
         about = self.data.corpus(self.corpus) if self.corpus else None
         subjects: dict[object, int] = {}
         numbers = []
@@ -277,6 +280,11 @@ class Plan(Grid[Any]):
         if self.choosing:
             return "choosing"
         return "judging" if self.tune and not self.tune_on else "all"
+
+    @property
+    def validated(self) -> bool:
+        """Not where settings are tuned on another part of the held-out text: neither part may tell about the other."""
+        return self.words and self.part == "all"
 
     def of_part(self, items: Sequence[T]) -> list[T]:
         """The items of this part; a cluster is in one part as a whole."""

@@ -5,7 +5,7 @@ No tests and no sentences here: these are the judge's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from attnlab import stats
@@ -33,7 +33,14 @@ class Figure:
     @property
     def lower_is_better(self) -> bool:
         """Whether less is better."""
-        return self.kind not in ("share", "rate")
+        return self.kind not in ("share", "rate") or self.key == "collapsed"
+
+    @property
+    def of_trained(self) -> Figure:
+        """The same figure, of the runs that did not collapse."""
+        return replace(
+            self, key=f"trained_{self.key}", title=f"{self.title}, runs that trained", short=f"{self.short}, trained"
+        )
 
 
 _PERPLEXITIES = {
@@ -54,6 +61,13 @@ _OF_TEXT = tuple(
 )
 _OF_QUESTIONS = (
     Figure("accuracy", "right answers", "right", "share", "exact match on questions that were not trained on"),
+)
+COLLAPSED = Figure(
+    "collapsed",
+    "runs that collapsed",
+    "collapsed",
+    "share",
+    "they diverged, or their final training loss was above 90 % of the first; with an exact 95 % interval for other seeds",
 )
 _OF_ALL = (
     Figure(
@@ -122,6 +136,8 @@ class Effect:
     high: float | None
     p: float | None
     scope: str
+    better: float | None = None  # probability under a flat prior that A is better
+    similar: float | None = None  # and that the difference is within the margin
     perplexities: stats.Perplexities | None = None
     mcnemar: stats.McNemar | None = None
     answers: stats.SeedsByQuestions | None = None
@@ -144,9 +160,10 @@ class Comparison:
     effect: Effect
     adjusted: float | None = None  # p after Holm's correction
     shown: bool = False
-    valid: bool = True  # False if one of the two sees the future
+    valid: bool = True  # False if one of the two leaks
     level: float = 0.95  # of the interval, so that those of all comparisons hold together
     settings: str = ""  # whether settings were tuned, in half a sentence
+    belief: str = ""  # the probabilities of the effect as a sentence
 
     @property
     def heading(self) -> str:
@@ -157,7 +174,7 @@ class Comparison:
     def sentence(self) -> str:
         """The comparison as a sentence."""
         sentence = f"{self.heading}: {self.words}."
-        return sentence if self.valid else f"{sentence} This is invalid, since one of the two sees the future."
+        return sentence if self.valid else f"{sentence} This is invalid, since one of the two leaks."
 
 
 @dataclass(frozen=True)
@@ -219,6 +236,7 @@ class SeedRun:
     folder: str
     values: dict[str, float | None]
     curve: LossCurve = LossCurve()
+    dev_curve: LossCurve = LossCurve()  # of validation
 
 
 @dataclass(frozen=True)
@@ -256,7 +274,7 @@ class ComparisonResult(StudyResult):
 
     @property
     def leaking(self) -> list[str]:
-        """The names of the variants that see the future."""
+        """The names of the variants that see the future, or other texts of a batch."""
         return [variant.name for variant in self.variants if variant.leaks]
 
     def figure(self, key: str) -> Figure:

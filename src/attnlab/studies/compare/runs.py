@@ -32,10 +32,10 @@ from attnlab.lm.progress import say
 from attnlab.lm.tokenizers import UNKNOWN, Tokenizer, split_words
 from attnlab.report.words import roughly
 from attnlab.store import records
-from attnlab.store.folders import is_written, read_bytes, read_json, write_folder
+from attnlab.store.folders import add_files, is_written, read_bytes, read_json, write_folder
 from attnlab.store.listing import last_step
 from attnlab.store.runs import Run, RunResult
-from attnlab.studies.compare.plan import Grid
+from attnlab.studies.compare.plan import DIVERGED, Grid
 from attnlab.studies.compare.records import Quality, Readings, Texts
 from attnlab.studies.study import load
 from attnlab.studies.workers import PAUSE, Attempts, Command, exit_code_of, lock_when_free, opened, stop_all
@@ -208,6 +208,8 @@ def _train(plan: Grid[Any], folder: Path, name: str, seed: int) -> Run:
         settings = variant.settings(seed, stage)
         asks = stage != "pretrain" or task_class(settings.task).reads_questions
         sources = plan.data.sources(variant.corpus or plan.corpus, plan.facts if asks else None)
+        if plan.validated and plan.dev:
+            sources = replace(sources, dev=plan.data.corpus(plan.dev), dev_source=plan.dev)
         run = stages.begin(settings, stage, sources, run, place)
     assert run is not None
     return run
@@ -282,9 +284,20 @@ def _done(plan: Grid[Any], folder: Path, name: str, seed: int) -> bool:
 def train_all(plan: Grid[Any], folder: Path, console: Console) -> None:
     """Train and measure every run that is not done yet, as many at a time as `plan.workers` says, in the order of the plan.
 
-    The other runs are finished even if one fails.
+    The other runs are finished even if one fails. Those that diverged are listed in diverged.json and not tried again; a
+    variant of which all did is an error.
     """
-    refuse_failed(try_all(plan, folder, console), plan, folder)
+    failed = try_all(plan, folder, console)
+    refuse_failed([job for job in failed if not job.diverged], plan, folder)
+    if failed:
+        lost = {**plan.diverged(folder), **{f"{job.name}/{job.seed}": job.task.failure() for job in failed}}
+        add_files(folder, {DIVERGED: records.encode(lost)})
+    for variant, rows in read_records(plan, folder).items():
+        if not rows:
+            reason = next(reason for name, reason in plan.diverged(folder).items() if name.startswith(f"{variant}/"))
+            raise AttnlabError(
+                f"every run of {variant} diverged ({reason}): start a new comparison with a lower learning rate"
+            )
 
 
 def refuse_failed(failed: Sequence[_Job], plan: Grid[Any], folder: Path) -> None:
@@ -292,18 +305,16 @@ def refuse_failed(failed: Sequence[_Job], plan: Grid[Any], folder: Path) -> None
     if not failed:
         return
     first = failed[0]
-    again = f"`attnlab resume {folder}` tries again"
-    if first.diverged:
-        again = "do not leave it out: start a new comparison with a lower learning rate, or with --tune"
     raise AttnlabError(
         f"{len(failed)} of {len(plan.order())} runs failed, the first {first.label}: {first.task.failure()} (its output:"
-        f" {first.task.command.log}); the others are kept, and {again}"
+        f" {first.task.command.log}); the others are kept, and `attnlab resume {folder}` tries again"
     )
 
 
 def try_all(plan: Grid[Any], folder: Path, console: Console) -> list[_Job]:
     """Train and measure what is not done yet; return the jobs that failed."""
-    waiting = [run for run in plan.order() if not _done(plan, folder, *run)]
+    lost = plan.diverged(folder)
+    waiting = [run for run in plan.order() if not _done(plan, folder, *run) and "{}/{}".format(*run) not in lost]
     if not waiting:
         return []
     total, todo, began = len(plan.order()), len(waiting), time.monotonic()
@@ -399,11 +410,13 @@ Records = Mapping[str, Sequence[Record]]  # by variant, in the order of the seed
 
 
 def read_records(plan: Grid[Any], folder: Path) -> dict[str, list[Record]]:
-    """All runs by variant, in the order of the seeds."""
+    """All runs by variant, in the order of the seeds, without those that diverged."""
+    lost = plan.diverged(folder)
     return {
         variant.name: [
             Record(seed, Run.open(plan.path(folder, variant.name, seed)), plan.measured(folder, variant.name, seed))
             for seed in plan.seeds
+            if f"{variant.name}/{seed}" not in lost
         ]
         for variant in plan.variants
     }

@@ -1,7 +1,9 @@
+"""Seeds crossed with items: perplexities, clusters, variances shared by several pairs, ratios, and choices."""
+
 from __future__ import annotations
 
 import math
-import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,97 +11,50 @@ from scipy import stats as scipy_stats
 
 from attnlab import stats
 from attnlab.errors import UserError
-from attnlab.stats.bootstrap import resampled_sums
+from attnlab.stats.crossed import shared_freedom
 
 
 def losses(sentences: int, gap: float = 0.05, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    a = rng.gamma(9.0, 0.6, sentences)
-    return a, a + rng.normal(gap, 0.4, sentences), rng.integers(3, 40, sentences)
+    a = rng.gamma(9.0, 0.6, (1, sentences))
+    return a, a + rng.normal(gap, 0.4, (1, sentences)), rng.integers(3, 40, sentences)
 
 
 def test_the_two_perplexities_as_defined() -> None:
     a, b, tokens = losses(300)
-    token = stats.paired_bootstrap(a, b, tokens, resamples=100)
-    assert token.a == pytest.approx(math.exp((tokens * a).sum() / tokens.sum()))
-    assert token.ratio == pytest.approx(token.a / token.b)
-    assert token.difference == pytest.approx(token.a - token.b)
-    sentence = stats.paired_bootstrap(a, b, tokens, "sentence_perplexity", resamples=100)
-    assert sentence.a == pytest.approx(np.exp(a).mean())
-    assert sentence.b == pytest.approx(np.exp(b).mean())
-    plain = stats.paired_bootstrap(a, b, resamples=100)
-    assert plain.a == pytest.approx(math.exp(a.mean()))
+    found = stats.compare_perplexities(a, b, tokens)
+    assert found.a == pytest.approx(math.exp((tokens * a).sum() / tokens.sum()))
+    assert found.ratio == pytest.approx(found.a / found.b)
+    assert (found.seeds, found.sentences) == (1, 300)
+    table = stats.log_perplexities(a, None)
+    assert math.exp(table.mean()) == pytest.approx(np.exp(a).mean())
+    assert table.var() == pytest.approx((np.exp(a) / np.exp(a).mean()).var())
 
 
-@pytest.mark.parametrize("kind", ["token_perplexity", "sentence_perplexity"])
-def test_the_interval_is_scipys_bca(kind: stats.bootstrap.Perplexity) -> None:
-    a, b, tokens = losses(120)
-
-    def log_ratio(a: np.ndarray, b: np.ndarray, w: np.ndarray, axis: int) -> np.ndarray:
-        if kind == "token_perplexity":
-            return (w * (a - b)).sum(axis) / w.sum(axis)
-        return np.log(np.exp(a).mean(axis)) - np.log(np.exp(b).mean(axis))
-
-    wanted = scipy_stats.bootstrap(
-        (a, b, tokens), log_ratio, paired=True, vectorized=True, n_resamples=9999, rng=np.random.default_rng(0)
-    ).confidence_interval
-    found = stats.paired_bootstrap(a, b, tokens, kind)
-    assert found.ratio_low is not None
-    assert found.ratio_high is not None
-    width = wanted.high - wanted.low
-    assert math.log(found.ratio_low) == pytest.approx(wanted.low, abs=0.06 * width)
-    assert math.log(found.ratio_high) == pytest.approx(wanted.high, abs=0.06 * width)
-
-
-def test_draws_are_even_and_come_again() -> None:
-    table = np.eye(7)
-    draws = resampled_sums(table, 20_000, seed=3)
-    assert np.all(draws.sum(axis=1) == 7)
-    assert draws.mean(axis=0) == pytest.approx(np.ones(7), abs=0.04)
-    assert draws.var(axis=0) == pytest.approx(np.full(7, 6 / 7), abs=0.04)
-    assert np.array_equal(draws, resampled_sums(table, 20_000, seed=3))
-    assert not np.array_equal(draws, resampled_sums(table, 20_000, seed=4))
-
-
-def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, tokens = losses(101)
-    whole = stats.paired_bootstrap(a, b, tokens, resamples=333)
-    monkeypatch.setattr("attnlab.stats.bootstrap.CHUNK", 250)
-    assert stats.paired_bootstrap(a, b, tokens, resamples=333).ratio_low == pytest.approx(whole.ratio_low, abs=1e-12)
+def test_one_seed_is_the_t_test_over_sentences() -> None:
+    a, b, _ = losses(80)
+    found = stats.compare_perplexities(a, b, [5] * 80)
+    wanted = scipy_stats.ttest_rel(a[0], b[0])
+    ends = wanted.confidence_interval()
+    assert found.both.p == pytest.approx(wanted.pvalue)
+    assert (found.both.low, found.both.high) == pytest.approx((ends.low, ends.high))
 
 
 def test_swapping_the_sides_inverts_the_ratio() -> None:
     a, b, tokens = losses(200)
-    there, back = stats.paired_bootstrap(a, b, tokens), stats.paired_bootstrap(b, a, tokens)
+    there, back = stats.compare_perplexities(a, b, tokens), stats.compare_perplexities(b, a, tokens)
     assert back.ratio == pytest.approx(1 / there.ratio)
-    assert there.ratio_high is not None
-    assert back.ratio_low == pytest.approx(1 / there.ratio_high, rel=1e-6)
-    assert back.p == pytest.approx(there.p)
+    assert there.both.high is not None
+    assert back.both.low == pytest.approx(-there.both.high)
+    assert back.both.p == pytest.approx(there.both.p)
 
 
-def test_p_and_interval_agree() -> None:
-    for seed in range(30):
-        a, b, tokens = losses(80, gap=0.09, seed=seed)
-        found = stats.paired_bootstrap(a, b, tokens, resamples=2000)
-        assert found.p is not None
-        assert found.ratio_low is not None
-        assert found.ratio_high is not None
-        if not 0.045 < found.p < 0.055:
-            assert (found.p < 0.05) == (not found.ratio_low <= 1 <= found.ratio_high)
-
-
-def test_equal_losses_one_sentence_and_losses_beyond_exp() -> None:
-    a, b, tokens = losses(50)
-    for kind in ("token_perplexity", "sentence_perplexity"):
-        same = stats.paired_bootstrap(a, a, tokens, kind)  # type: ignore[arg-type]
-        assert (same.ratio, same.p) == (1, 1)
-        assert (same.ratio_low, same.ratio_high) == pytest.approx((1, 1))
-    alone = stats.paired_bootstrap([2.0], [3.0], [7])
-    assert (alone.ratio, alone.ratio_low, alone.p) == (pytest.approx(math.exp(-1)), None, None)
-    huge = stats.paired_bootstrap(a + 280, b + 280, tokens, "sentence_perplexity")
-    assert huge.ratio == pytest.approx(stats.paired_bootstrap(a, b, tokens, "sentence_perplexity").ratio)
-    with pytest.raises(UserError, match="a mean loss of 7"):
-        stats.paired_bootstrap(a + 700, b + 700, tokens)
+def test_equal_losses_and_one_sentence() -> None:
+    a, _, tokens = losses(50)
+    same = stats.compare_perplexities(a, a, tokens)
+    assert (same.ratio, same.both.p, same.both.low) == (1, 1, None)
+    alone = stats.compare_perplexities([[2.0]], [[3.0]], [7])
+    assert (alone.ratio, alone.both.low, alone.both.p) == (pytest.approx(math.exp(-1)), None, None)
 
 
 def test_mistakes_are_named() -> None:
@@ -107,37 +62,26 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(
         UserError, match="the losses of B must be finite, but 1 of 10 values are not, the first at position 4"
     ):
-        stats.paired_bootstrap(a, np.where(np.arange(10) == 3, np.nan, b), tokens)
-    with pytest.raises(UserError, match="statistic must be token_perplexity or sentence_perplexity"):
-        stats.paired_bootstrap(a, b, tokens, "perplexity")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="one weight per sentence: 10, not 9"):
-        stats.paired_bootstrap(a, b, tokens[:9])
+        stats.compare_perplexities(a, np.where(np.arange(10) == 3, np.nan, b), tokens)
+    with pytest.raises(UserError, match="one number of tokens per sentence: 10"):
+        stats.compare_perplexities(a, b, tokens[:9])
     with pytest.raises(UserError, match="above 0"):
-        stats.paired_bootstrap(a, b, tokens * 0)
-    with pytest.raises(UserError, match="resamples must be at least 100"):
-        stats.paired_bootstrap(a, b, tokens, resamples=10)
+        stats.compare_perplexities(a, b, tokens * 0)
     with pytest.raises(UserError, match="must be numbers, in rows of one length"):
-        stats.paired_bootstrap([[1.0, 2.0], [1.0]], [[1.0, 2.0], [1.0]])
+        stats.compare_perplexities([[1.0, 2.0], [1.0]], [[1.0, 2.0], [1.0]], [1, 2])
 
 
 def test_the_interval_over_sentences_holds_as_often_as_it_says() -> None:
     rng = np.random.default_rng(4)
     hits = 0
-    for trial in range(200):
+    for _ in range(400):
         tokens = rng.integers(3, 40, 60)
-        shift = rng.normal(0.1, 0.5, 60)  # without regard to length, so that the true log ratio is -0.1
-        found = stats.paired_bootstrap(np.zeros(60), shift, tokens, resamples=400, seed=trial)
-        assert found.ratio_low is not None
-        assert found.ratio_high is not None
-        hits += found.ratio_low <= math.exp(-0.1) <= found.ratio_high
-    assert 0.90 <= hits / 200 <= 0.98
-
-
-def test_ten_thousand_resamples_of_twelve_thousand_sentences_are_quick() -> None:
-    a, b, tokens = losses(12_000)
-    began = time.process_time()
-    stats.paired_bootstrap(a, b, tokens)
-    assert time.process_time() - began < 3  # well below one on a quiet machine
+        shift = rng.normal(0.1, 0.5, (1, 60))  # without regard to length, so that the true log ratio is -0.1
+        both = stats.compare_perplexities(0 * shift, shift, tokens).both
+        assert both.low is not None
+        assert both.high is not None
+        hits += both.low <= -0.1 <= both.high
+    assert 0.91 <= hits / 400 <= 0.98
 
 
 def answers(rng: np.random.Generator, seeds: int, questions: int, seed_spread: float) -> np.ndarray:
@@ -263,15 +207,15 @@ def test_clusters_take_the_place_of_items() -> None:
     once, pooled = stats.crossed(table), stats.crossed(copies)
     found = stats.crossed(copies, clusters=clusters)
     assert (found.items, found.mean) == (60, pytest.approx(once.mean))
-    assert found.error_items == pytest.approx(once.error_items)
-    assert pooled.error_items is not None
-    assert once.error_items is not None
-    assert pooled.error_items < 0.5 * once.error_items
+    assert (found.error, found.freedom) == (pytest.approx(once.error), pytest.approx(once.freedom))
+    assert pooled.error is not None
+    assert once.error is not None
+    assert pooled.error < once.error
     # Clusters of different sizes: the mean stays that of the items.
     uneven = stats.crossed(table, clusters=[0] * 20 + list(range(1, 41)))
     assert uneven.mean == pytest.approx(once.mean)
-    drawn = stats.paired_bootstrap(copies[0], 0 * copies[0], clusters=clusters)
-    assert drawn.ratio_low == pytest.approx(stats.paired_bootstrap(table[0], 0 * table[0]).ratio_low, abs=0.03)
+    one_row = stats.crossed(copies[:1], clusters=clusters)
+    assert one_row.p == pytest.approx(stats.crossed(table[:1]).p)
     with pytest.raises(UserError, match="one cluster per item: 60, not 3"):
         stats.crossed(table, clusters=[1, 2, 3])
 
@@ -288,24 +232,127 @@ def test_the_interval_of_a_ratio_holds_the_true_one() -> None:
     assert stats.ratio_of_means(part, whole - whole.mean() + 1e-3).high is None  # nothing to take a share of
 
 
+def test_a_ratio_at_the_ends_of_its_interval_is_just_rejected() -> None:
+    rng = np.random.default_rng(16)
+    whole = rng.normal(1.0, 0.3, (4, 1)) + rng.normal(0, 0.2, (4, 30))
+    part = 0.5 * whole + rng.normal(0.0, 0.1, (4, 30))
+    found = stats.ratio_of_means(part + 2, whole)
+    assert found.value == pytest.approx((part.mean() + 2) / whole.mean())
+    assert found.low is not None
+    assert found.high is not None
+    assert found.high - found.value > 1.5 * (found.value - found.low)  # the ends differ in their distance
+    for end in (found.low, found.high):
+        assert stats.crossed(part + 2 - end * whole).p == pytest.approx(0.05, abs=1e-4)
+
+
+def test_clusters_of_different_sizes_count_as_fewer_and_too_few_are_not_tested() -> None:
+    rng = np.random.default_rng(17)
+    sizes = [90, 2, 2, 2, 2, 2]
+    clusters = np.repeat(np.arange(6), sizes).tolist()
+    found = stats.crossed(rng.normal(size=(1, 100)) + 5, clusters=clusters)
+    assert found.freedom == pytest.approx(max(1.0, 100**2 / sum(size**2 for size in sizes) - 1))
+    even = stats.crossed(rng.normal(size=(1, 60)), clusters=np.repeat(np.arange(6), 10).tolist())
+    assert even.freedom == pytest.approx(5)
+    few = stats.crossed(rng.normal(size=(2, 50)), clusters=np.repeat(np.arange(5), 10).tolist())
+    assert (few.items, few.p, few.low, few.within(1.0, 0.05), few.chance(0.0)) == (5, None, None, None, None)
+    assert few.note.startswith("5 documents or people, whose items are alike, are too few for a test: use at least 6")
+
+
+def test_few_documents_of_very_different_sizes_rarely_seem_to_differ() -> None:
+    rng = np.random.default_rng(18)
+    false = 0
+    for _ in range(500):
+        sizes = np.maximum(1, rng.lognormal(3, 1.3, 8)).astype(int)
+        clusters = np.repeat(np.arange(8), sizes)
+        values = (0.6 * rng.normal(size=8))[clusters] + rng.normal(size=len(clusters))
+        p = stats.crossed(values[None], clusters=clusters.tolist()).p
+        false += p is not None and p < 0.05
+    assert false / 500 < 0.085  # 17 % if every document counts as one
+
+
+def many(rng: np.random.Generator, mechanisms: int, spread: float = 0.07, noisy: float = 1.0) -> dict[str, np.ndarray]:
+    """Tables of equal mechanisms with three seeds; the seeds of the first vary `noisy` times as much."""
+    items = rng.normal(0, 0.3, (1, 200))
+    scales = [noisy, *[1.0] * (mechanisms - 1)]
+    return {
+        f"m{at}": items + spread * scale * rng.normal(size=(3, 1)) + rng.normal(0, 0.3, (3, 200))
+        for at, scale in enumerate(scales)
+    }
+
+
+def test_a_variance_is_drawn_towards_the_mean_of_the_others_and_that_of_the_reference_is_not() -> None:
+    tables = many(np.random.default_rng(1), 14)
+    pairs = [(f"m{at}", "m0") for at in range(1, 14)]
+    shared = stats.shared_seeds(tables, pairs)[0]
+    assert shared is not None
+    squares = [200 * table.mean(axis=1).var(ddof=1) for table in tables.values()]
+    drawn = (2 * squares[1] + 5 * np.mean(squares[2:])) / 7
+    assert shared.square == pytest.approx(drawn + squares[0])
+    assert shared.freedom == pytest.approx(shared.square**2 / (drawn**2 / 7 + squares[0] ** 2 / 2))
+    alone, found = (stats.crossed(tables["m1"] - tables["m0"], shared=one) for one in (None, shared))
+    assert (alone.freedom_seeds, found.freedom_seeds) == (2.0, shared.freedom)
+    assert found.error_seeds == pytest.approx(math.sqrt(shared.square / 600))
+    assert [shared_freedom(*case) for case in ((2, 13), (3, 1), (3, 2), (3, 4), (5, 3))] == [0, 0, 1, 3, 4]
+
+
+def test_seeds_that_vary_more_than_the_others_share_nothing() -> None:
+    calm = many(np.random.default_rng(2), 8)
+    pairs = [(f"m{at}", "m0") for at in range(1, 8)]
+    assert None not in stats.shared_seeds(calm, pairs)
+    wild = {**calm, "m3": calm["m3"] + np.array([[-2.0], [0.0], [2.0]])}
+    assert [one is None for one in stats.shared_seeds(wild, pairs)] == [at == 3 for at in range(1, 8)]
+    # A reference alone varies: the others draw nothing from it, and it nothing from them.
+    noisy = {**calm, "m0": calm["m0"] + np.array([[-2.0], [0.0], [2.0]])}
+    quiet, loud = (stats.shared_seeds(tables, pairs)[0] for tables in (calm, noisy))
+    assert quiet is not None
+    assert loud is not None
+    assert loud.square > 100 * quiet.square
+    assert loud.freedom == pytest.approx(2, abs=0.05)
+    assert stats.shared_seeds({"m0": calm["m0"], "m1": calm["m1"]}, [("m1", "m0")]) == [None]
+    two = {name: table[:2] for name, table in calm.items()}
+    assert stats.shared_seeds(two, pairs) == [None] * 7
+
+
+def test_sharing_finds_what_pairs_alone_do_not_and_nothing_that_is_not_there() -> None:
+    rng, pairs, level = np.random.default_rng(3), [(f"m{at}", "m0") for at in range(1, 14)], 0.05 / 13
+    found, false = {True: 0, False: 0}, 0
+    for _ in range(60):
+        tables = many(rng, 14)
+        tables["m1"] = tables["m1"] + 0.25
+        for together in (True, False):
+            shared = stats.shared_seeds(tables, pairs) if together else [None] * 13
+            p = [
+                stats.crossed(tables[a] - tables[b], shared=one).p or 1.0
+                for (a, b), one in zip(pairs, shared, strict=True)
+            ]
+            found[together] += p[0] < level
+            false += together and min(p[1:]) < level
+    assert found[True] > 22 > 11 > found[False]
+    assert false <= 6
+
+
+def test_probabilities_are_those_of_a_t_distribution_around_the_mean() -> None:
+    table = np.random.default_rng(5).normal(0.6, 1.0, (1, 40))
+    found = stats.crossed(table)
+    law = scipy_stats.t(39, table.mean(), table.std(ddof=1) / 40**0.5)
+    assert found.chance(0.0) == pytest.approx(law.sf(0.0))
+    assert found.chance(-0.1, 0.1) == pytest.approx(law.cdf(0.1) - law.cdf(-0.1))
+    # The wider of the two errors counts.
+    seeds = replace(found, error_seeds=10 * (found.error or 0.0), freedom_seeds=2.0)
+    chance = seeds.chance(0.0)
+    assert chance is not None
+    assert 0.5 < chance < law.sf(0.0)
+
+
 def test_several_seeds_of_losses() -> None:
     rng = np.random.default_rng(10)
     base, tokens = rng.gamma(9.0, 0.6, 400), rng.integers(3, 40, 400)
     a = base + rng.normal(0, 0.02, (3, 1)) + rng.normal(0, 0.3, (3, 400))
     b = base + rng.normal(0.05, 0.02, (3, 1)) + rng.normal(0, 0.3, (3, 400))
-    for kind in ("token_perplexity", "sentence_perplexity"):
-        found = stats.paired_bootstrap(a, b, tokens, kind)  # type: ignore[arg-type]
-        assert found.both is not None
-        assert found.both.mean == pytest.approx(math.log(found.ratio))
-        assert found.both.seeds == 3
-        alone = stats.paired_bootstrap(a[0], b[0], tokens, kind, resamples=100)  # type: ignore[arg-type]
-        assert alone.both is None
-        # What crossing says of sentences is what resampling them says.
-        assert found.both.error_items is not None
-        assert found.ratio_high is not None
-        assert found.ratio_low is not None
-        drawn = math.log(found.ratio_high / found.ratio_low) / (2 * 1.96)
-        assert found.both.error_items == pytest.approx(drawn, rel=0.15)
+    found = stats.compare_perplexities(a, b, tokens)
+    assert (found.both.mean, found.both.seeds) == (pytest.approx(math.log(found.ratio)), 3)
+    table = stats.log_perplexities(a, tokens) - stats.log_perplexities(b, tokens)
+    assert found.both == stats.crossed(table)
 
 
 def test_among_coins_the_choice_is_all_there_is() -> None:
