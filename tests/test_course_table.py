@@ -1,12 +1,15 @@
-"""benchmarks/course.py: the rule, rows from real results, missing studies, and docs/course.md as it is written."""
+"""benchmarks/course.py: the rule, figures from real results, and docs/course.md in step with docs/course.json."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,7 +23,6 @@ from attnlab.store.records import encode
 from attnlab.studies.reports import Reports
 
 ROOT = Path(__file__).parents[1]
-NOWHERE = Path("nowhere")
 
 
 @pytest.fixture(scope="module")
@@ -31,38 +33,55 @@ def course() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def design(course: Any) -> Any:
-    return course.design_rows()
+def parts(course: Any) -> Any:
+    return course.parts(course.read_store())
+
+
+@pytest.fixture(scope="module")
+def rows(parts: Any) -> Any:
+    return [row for each in parts.values() for row in each]
+
+
+# The rule
 
 
 @pytest.mark.parametrize(
-    ("reported", "found", "how", "verdict"),
+    ("reported", "found", "better", "verdict"),
     [
-        ([3_323_392], (3_323_392,), {}, "reproduces"),
-        ([3_323_392], (3_323_393,), {}, "contradicts"),
-        ([0.188, 0.210, 0.230], (0.25, 0.22, 0.28), {}, "reproduces"),  # the interval meets the reported range
-        ([0.188, 0.230], (0.21, 0.20, 0.22), {"better": "higher"}, "reproduces"),  # within it
-        ([0.230], (0.25, 0.24, 0.26), {"better": "higher"}, "exceeds"),
-        ([0.230], (0.25, 0.24, 0.26), {}, "contradicts"),  # if neither direction is better
-        ([0.230], (0.10, 0.08, 0.12), {"better": "higher"}, "contradicts"),
-        ([5.7], (1.1, 1.0, 1.2), {"better": "lower"}, "exceeds"),
-        ([0.230], (0.10, 0.08, 0.12), {"better": "higher", "cut": True}, "not comparable"),
-        ([0.230], (0.23, 0.20, 0.26), {"better": "higher", "cut": True}, "not comparable"),
-        ([0.230], (0.85, 0.82, 0.88), {"better": "higher", "cut": True}, "exceeds"),  # better in less time
-        ([380.8], (119.4, 111.6, 127.8), {"better": "lower", "same_data": False}, "not comparable"),
+        ([0.006, 0.020], ("share", 0.024, 0.014, 0.041), "neither", "compatible"),
+        ([0.006, 0.020], ("share", 0.054, 0.014, 0.074), "neither", "cannot tell"),  # contains it, but is too wide
+        ([0.230], ("share", 0.25, 0.24, 0.26), "neither", "differs"),
+        ([0.230], ("share", 0.25, 0.24, 0.26), "higher", "better"),
+        ([0.230], ("share", 0.10, 0.08, 0.12), "higher", "differs"),
+        ([0.230], ("share", 0.23), "higher", "cannot tell"),  # without an interval
+        ([5.7], ("ratio", 1.1, 0.8, 1.4), "lower", "better"),
+        ([0.5], ("ratio", 0.53, 0.44, 0.62), "neither", "compatible"),
+        ([8.0], ("ratio", 7.0, 4.0, 9.0), "neither", "cannot tell"),  # by factors
+        ([5.2], ("gap", 0.07, -5.68, 5.82), "neither", "cannot tell"),
     ],
 )
 def test_a_number_is_judged_by_its_interval(
-    course: Any, reported: list[float], found: tuple[float, ...], how: dict[str, Any], verdict: str
+    course: Any, reported: list[float], found: tuple[Any, ...], better: str, verdict: str
 ) -> None:
-    assert course.judge(reported, *found, **how) == verdict
+    assert course.judge(reported, course.Figure(*found), better=better) == verdict
 
 
-def test_statements_are_judged(course: Any) -> None:
-    assert [course.claim(holds) for holds in (True, False)] == ["reproduces", "contradicts"]
-    assert [course.claim(holds, new=True) for holds in (True, False)] == ["exceeds", "contradicts"]
-    found = [course.above_zero(*ends) for ends in ((0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1))]
-    assert found == ["reproduces", "contradicts", "not shown"]
+def test_several_figures_must_agree(course: Any) -> None:
+    near, far = course.Figure("loss", 5.0, 4.95, 5.05), course.Figure("loss", 6.0, 5.95, 6.05)
+    assert course.judge([5.0], near, near) == "compatible"
+    assert course.judge([5.0], near, far) == "cannot tell"
+
+
+def test_a_direction_is_shown_by_an_interval_on_one_side(course: Any) -> None:
+    found = [course.shown(course.Figure("difference", 1.0, *ends)) for ends in ((0.1, 9.0), (-9.0, -0.1), (-0.1, 9.0))]
+    assert found == ["compatible", "differs", "cannot tell"]
+    factor = course.Figure("factor", 0.5, 0.4, 0.6)
+    assert [course.shown(factor, above=above) for above in (False, True)] == ["compatible", "differs"]
+
+
+def test_counted_numbers_are_equal_or_not(course: Any) -> None:
+    assert [course.equal(3_323_392, found) for found in (3_323_392, 3_323_393)] == ["same number", "differs"]
+    assert course.equal(1.41, 1.411056, 2) == "same number"
 
 
 def test_a_further_run_varies_more_than_the_mean(course: Any) -> None:
@@ -70,58 +89,103 @@ def test_a_further_run_varies_more_than_the_mean(course: Any) -> None:
     draws = np.random.default_rng(0).normal(300.0, 5.0, (4000, 4))
     for kind in ("loss", "perplexity"):
         found = [course.further_run(list(row[:3]), kind) for row in draws]
-        held = np.mean([low <= last <= high for (_, low, high), last in zip(found, draws[:, 3], strict=True)])
+        held = np.mean([one.low <= last <= one.high for one, last in zip(found, draws[:, 3], strict=True)])
         assert held == pytest.approx(0.95, abs=0.015)
-    assert course.further_run([5.85], "loss") == (5.85, None, None)
+    assert course.further_run([5.85], "loss") == course.Figure("loss", 5.85)
 
 
-def test_part_a_has_every_code_and_finds_the_mistakes_of_the_reports(design: Any) -> None:
+# The page
+
+
+def test_the_page_is_in_step_with_its_data(course: Any) -> None:
+    assert (ROOT / "docs/course.md").read_text(encoding="utf-8") == course.page(course.read_store())
+
+
+def test_every_compatible_row_has_a_narrow_interval(course: Any, rows: Any) -> None:
+    """Computed from the figures and the widths of the page, not by the function that judges."""
+    compatible = [row for row in rows if row.verdict == "compatible"]
+    assert len(compatible) > 5
+    for row in compatible:
+        assert row.figures, row.said
+        for one in row.figures:
+            kind = course.KINDS[one.kind]
+            assert one.low < one.high, row.said
+            if kind.width is None:
+                assert one.low > kind.null or one.high < kind.null, row.said
+            else:
+                spread = math.exp(math.log(one.high) - math.log(one.low)) if kind.by_factor else one.high - one.low
+                assert spread < kind.width, row.said
+
+
+def test_verdicts_are_from_the_list_and_no_claim_is_repeated(course: Any, rows: Any) -> None:
+    assert {row.verdict for row in rows} <= set(get_args(course.Verdict)) == course.VERDICTS.keys()
+    claims = Counter(re.sub(r"\W+", " ", row.said.lower()).strip() for row in rows)
+    assert claims.most_common(1)[0][1] == 1
+    assert Counter(row.key for row in rows if row.key).most_common(1)[0][1] == 1
+
+
+def test_the_page_begins_with_the_claims_that_readers_ask_about(course: Any, rows: Any) -> None:
+    assert 12 <= len(course.SUMMARY) <= 15
+    head, *lines = course.summary_lines(rows)
+    assert head.startswith("| they said | we get | so |")
+    assert len(lines) == len(course.SUMMARY), "a claim names a row that is not there"
+    text = (ROOT / "docs/course.md").read_text(encoding="utf-8")
+    assert text.index(lines[-1]) < text.index("## A.") < text.index("```bash"), "commands are in the appendix"
+
+
+def test_part_a_has_every_code_and_finds_the_mistakes_of_the_reports(parts: Any) -> None:
+    design = parts["A"]
     assert list(dict.fromkeys(row.code for row in design)) == [f"A{number}" for number in range(1, 13)]
-    wrong = {row.said: row.found for row in design if row.verdict == "contradicts"}
-    assert wrong["q = (k_a + k_b)/2, not scaled"] == "off by 0.186 (above 0.05)"
-    assert "13.5 % of samples, 7.9 % at C = 1,000" in wrong["with two split heads the weight on v_a stays near 1/2"]
-    assert "4 x 2" in wrong["M = A"]
-    assert {"q_1 = q_2", "two equal heads swing less"} <= wrong.keys()
-    assert "two split heads swing less" not in wrong
+    wrong = {row.said: row.found for row in design if row.verdict == "differs"}
+    assert wrong["one report: q = (k_a + k_b)/2, not scaled"] == "off by 0.186 (above 0.05)"
+    assert "13.5 % of samples; 7.9 % at C = 1,000" in wrong["with two such heads the weight on v_a stays near 1/2"]
+    assert "4 x 2" in wrong["one report: M = A"]
+    assert "one report: q_1 = q_2 helps" in wrong
+    assert len(wrong) == 5
 
 
-def test_the_page_has_part_a_as_it_is_computed(design: Any) -> None:
-    lines = (ROOT / "docs/course.md").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith("| A") and line.count("|") > 4] == [row.line() for row in design]
+def test_what_the_reports_do_not_say_counts_neither_way(rows: Any) -> None:
+    for row in rows:
+        if row.said.startswith("("):
+            assert row.verdict == "added", row.said
 
 
-def test_missing_studies_and_data_are_not_run_and_have_no_number(course: Any) -> None:
-    lines = [line for line in course.page({}, NOWHERE) if re.match(r"\| [B-E]\d?.* \| ", line)]
-    rows = [course.Row(*map(str.strip, line.strip("| ").split(" | "))) for line in lines if line.count(" | ") == 4]
-    missing = [row for row in rows if row.verdict == "not run"]
-    assert len(missing) == len(course.STUDIES)
-    assert {row.found for row in missing} == {course.ABSENT}
-    assert [row.code for row in rows if row.verdict == "reproduces"] == ["B1", "B6", "B7", "D"]  # computed without data
-    assert [line.split("|")[2].strip() for line in course.times({}, 1.0)][1] == "not run: reports"
+def test_invalid_and_open_rows_say_so(rows: Any) -> None:
+    named = {row.key: row for row in rows if row.key}
+    assert "invalid" in named["mask"].found
+    assert "1.0 GB" in named["bigbird"].found
+    for code in ("B5", "B6", "B9"):
+        assert named[code].verdict == "cannot tell"
+        assert re.fullmatch(r"open: \d+ of 650 epochs reached.*", named[code].found)
 
 
-def test_the_page_has_the_rows_that_are_kept(course: Any) -> None:
-    lines = (ROOT / "docs/course.md").read_text(encoding="utf-8").splitlines()
-    kept = course.read_store()
-    for name, one in kept.items():
-        assert [row.line() for row in one.rows if row.line() not in lines] == [], name
-    assert set(course.times(kept, 1.0)) - set(lines) <= {"| A | 1.0 s | |"}
+def test_without_studies_the_page_has_what_is_computed(course: Any) -> None:
+    found = course.parts({})
+    assert [row.code for row in found["B"]] == ["B5", "B6", "B9"]
+    assert {row.found for row in found["B"]} == {"open: 0 of 650 epochs reached; [begin](#commands)"}
+    assert found["C"] == found["D"] == found["E"] == []
+    assert [row.code for row in found["appendix"]] == ["B1", "B6", "B9", "D", "B7"]
+    assert "not run: reports" in course.page({})
 
 
 def test_what_is_kept_comes_back_as_it_was(course: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = course.read_store()
+    kept, text = course.read_store(), course.STORE.read_text(encoding="utf-8")
     monkeypatch.setattr(course, "STORE", tmp_path / "course.json")
     assert course.read_store() == {}
     course.write_store(kept)
     assert course.read_store() == kept
+    assert course.STORE.read_text(encoding="utf-8") == text
+
+
+# Reading results
 
 
 def test_the_figures_of_the_corpora_are_those_of_the_reports(course: Any, data_folder: Path) -> None:
-    rows = [*course.recall_rows({}, data_folder), *course.words_rows({}, data_folder)]
-    rows += course.sentiment_rows({}, data_folder)
-    exact = [row for row in rows if row.verdict != "not run"]
-    assert len(exact) == 14
-    assert all(row.verdict == "reproduces" for row in exact)
+    counted = course.counted(data_folder)
+    assert counted == course.read_store()["counts"]
+    rows = list(course.count_rows({"counts": counted}))
+    assert len(rows) == 15
+    assert {row.verdict for row in rows} == {"same number", "done"}
 
 
 def test_a_study_of_recall_becomes_rows(course: Any, tmp_path: Path) -> None:
@@ -132,23 +196,86 @@ def test_a_study_of_recall_becomes_rows(course: Any, tmp_path: Path) -> None:
     plan = Reports(corpus="people:60", facts="people:60:train", exam=str(exam), epochs=(2,), given=model)
     result = plan.begin(tmp_path / "reports", Console(quiet=True)).result
     kept = course.found_in(tmp_path)
-    rows = list(course.rows_of(kept, "reports"))
-    assert [row.code for row in rows] == ["B2", "B5", "B6", "B3", "B2", "B8"]
-    assert {row.verdict for row in rows[:4]} == {"not comparable"}
-    assert rows[1].said == "pretrained, 650 epochs: 18.8, 21.0, 23.0 %"
-    assert rows[1].found.startswith("2 epochs: ")
-    assert rows[0].command == result.command
+    rows = course.parts(kept)["B"]
+    assert [row.code for row in rows] == ["B2", "B2", "B3", "B8", "B5", "B6", "B9"]
+    assert {row.verdict for row in rows} == {"cannot tell"}
+    assert rows[3].found.startswith("after 2 compressed epochs ")
+    assert kept["reports"].command == f"{course.STUDIES['reports'].command} --out RUNS/reports"
     seconds = {name: run.seconds for name, run in result.runs.items()}
     scaled = sum(325 * one if name.endswith("-pretrain") else one for name, one in seconds.items())
     assert kept["reports"].whole == pytest.approx(scaled), "only pretraining was cut, from 650 epochs to 2"
+
+
+def test_a_long_pretraining_is_open_until_it_is_examined(course: Any, tmp_path: Path) -> None:
+    (tmp_path / "pretrain").mkdir()
+    (tmp_path / "pretrain/metrics.jsonl").write_text('{"progress": 0.01}\n{"progress": 0.2}\n')
+    kept = {"B5": course.read_long("B5", tmp_path)}
+    end = "; continue with `attnlab resume runs/b5/pretrain`"
+    assert course.long_row(kept, "B5").found == "open: 130 of 650 epochs reached" + end
+
+    def examine(epochs: int, correct: int) -> Any:
+        low, high = course.stats.proportion_interval(correct, 500)
+        summary = {"accuracy": correct / 500, "low": low, "high": high}
+        write_folder(tmp_path / f"exam-{epochs}", "evaluation", {"result.json": json.dumps(summary).encode()})
+        return course.long_row({"B5": course.read_long("B5", tmp_path)}, "B5")
+
+    row = examine(50, 5)
+    assert row.found.endswith(f"reached; after 50 epochs 1.0 % (0.4 to 2.3 %) of 500 other people{end}")
+    assert row.verdict == "cannot tell"
+    row = examine(650, 300)
+    assert row.verdict == "differs"
+    assert row.found.endswith("after 650 epochs 60.0 % (55.6 to 64.2 %) of 500 other people")
 
 
 def test_errors_of_features_become_rows(course: Any, tmp_path: Path) -> None:
     source = approximation.random_source((0.5, 2.0), tokens=32, width=8)
     measured = approximation.examine(registry.find("mechanism", "performer"), source, draws=3)
     write_folder(tmp_path / "performer-error", "approximation", {"error.json": encode(measured)})
-    unstable, *differences = course.rows_of(course.found_in(tmp_path), "performer-error")
-    assert unstable.verdict == "reproduces"
-    assert len(differences) == 4
-    assert {row.verdict for row in differences} <= {"reproduces", "not shown", "contradicts"}
-    assert unstable.command == "attnlab mechanisms show performer --error --out RUNS/performer-error"
+    kept = course.found_in(tmp_path)
+    unstable, *differences = course.parts(kept)["C"]
+    assert unstable.said.startswith("trigonometric features are unstable")
+    assert sum(len(row.figures) for row in differences) == 4
+    assert kept["performer-error"].command == "attnlab mechanisms show performer --error --out RUNS/performer-error"
+
+
+def variant(name: str, level: float, **more: Any) -> dict[str, Any]:
+    keys = ("final_loss", "train_sentence_perplexity", "dev_sentence_perplexity", "dev_token_perplexity", "seconds")
+    values = {key: {"mean": level, "each": [level - 1, level, level + 1]} for key in keys}
+    probes = [{"losses": [5.0, 6.0, 7.0]}] * 4
+    return {"name": name, "values": values, "texts": {"spaced_probes": probes}, "leaks": False, **more}
+
+
+def pair(name: str, ratio: float, p: float) -> dict[str, Any]:
+    read = {"a": 100 * ratio, "b": 100.0, "sentences": 1000, "seeds": 3}
+    effect = {"value": ratio, "low": ratio * 0.9, "high": ratio * 1.1, "p": p, "perplexities": read}
+    return {"a": name, "b": "dot", "effect": effect, "adjusted": 2 * p}
+
+
+def test_comparisons_on_sentences_become_rows(course: Any, tmp_path: Path) -> None:
+    dot = variant("dot", 380.0)
+    leaky = variant("zero_mask", 190.0, leaks=True, word_by_word={"whole": 150.0, "word_by_word": 5000.0})
+    leaky["gain"] = {"word_by_word": {"value": 16.0, "low": 3.0, "high": 80.0}}
+    results = {
+        "additive-vs-dot": {
+            "variants": [dot, variant("additive", 386.0)],
+            "comparisons": [pair("additive", 1.01, 0.4)],
+        },
+        "masking": {"variants": [dot, leaky], "comparisons": [pair("zero_mask", 0.5, 0.001)]},
+        "shared-projections": {
+            "variants": [dot, variant("shared_qk", 381.0), variant("shared_qkv", 390.0)],
+            "comparisons": [pair("shared_qk", 1.01, 0.04), pair("shared_qkv", 1.2, 0.02)],
+        },
+    }
+    for name, result in results.items():
+        files = {"result.json": json.dumps({"published": {"dot": {}}, **result}).encode()}
+        write_folder(tmp_path / name, "study", files)
+    rows = {row.key or row.said: row for row in course.parts(course.found_in(tmp_path))["D"]}
+    assert rows["dot, dev perplexity of sentences"].verdict == "compatible"
+    assert rows["dot, dev perplexity of sentences"].found == "380.0 (375.1 to 385.0)"
+    assert rows["additive"].verdict == "cannot tell"
+    assert rows["additive time"].verdict == "better"
+    assert rows["mask"].verdict == rows["leak"].verdict == "compatible"
+    assert rows["mask"].found.startswith("token perplexity 0.500 (0.450 to 0.550) times that of dot (50.0 and 100.0)")
+    assert rows["leak"].found.endswith(": 5,000, whole texts 150")
+    assert [rows[name].verdict for name in ("shared_qk", "shared_qkv")] == ["cannot tell", "added"]
+    assert "p = 0.08: not shown" in rows["shared_qk"].found
