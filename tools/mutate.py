@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {  # modules under src/attnlab, tests under tests, and words that the names of the tests contain
     "optim": ("lm/optim.py", "lm/test_optim.py", ""),
     "train": ("lm/train.py", "lm/test_train.py lm/test_training_rules.py lm/test_validation.py", ""),
-    "stats": ("stats/*.py", "stats", ""),
+    "stats": ("stats/checks.py stats/confidence.py stats/means.py stats/s*.py stats/wording.py", "stats", ""),
     "trust": (
         "trust/verdict.py trust/calibrating.py",
         "trust/test_trust_verdict.py trust/test_thresholds.py trust/test_trust_asking.py",
@@ -47,10 +47,11 @@ ROOMS = {  # modules under src/attnlab, tests under tests, and words that the na
     "exams": ("lm/exams.py", "lm/test_exams.py", ""),
     "folders": ("store/folders.py", "store/test_runs.py store/test_folders.py", ""),
     "verifier": ("design/verifier.py", "design/test_verifier.py design/test_edits.py design/test_layer.py", ""),
-    "audit": ("measure/audit/*.py", "measure/test_audit.py", ""),
+    "audit": ("measure/audit/*.py", "measure/test_audit.py measure/test_audit_questions.py", ""),
     "sliding": ("mechanisms/sliding.py", "mechanisms", "sliding"),
     "linear": ("mechanisms/linear.py", "mechanisms", "linear"),
 }
+SLOW = 2  # seconds: tests that take longer run only where no other reaches the changed line
 SWAPPED: dict[type[ast.AST], Any] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
@@ -121,12 +122,14 @@ def _changes(node: ast.AST, condition: bool) -> Iterator[ast.AST]:
         case ast.Constant(value=bool(value)):
             yield ast.Constant(not value)
         case ast.Constant(value=int(value) | float(value)):
-            yield from (ast.Constant(value + 1), ast.Constant(value - 1))
+            yield from (ast.Constant(other) for other in (value + 1, value - 1) if other != value)  # 1e30 + 1 is 1e30
         case ast.Name(id=name) if name in RENAMED:
             yield ast.Name(RENAMED[name])
         case ast.Attribute(attr=name) if name in RENAMED:
             new.attr = RENAMED[name]
             yield new
+        case ast.Return(value=ast.Constant(value=None)):
+            pass
         case ast.Return(value=ast.expr()):
             yield ast.Return(ast.Constant(None))
     match node:
@@ -137,12 +140,18 @@ def _changes(node: ast.AST, condition: bool) -> Iterator[ast.AST]:
 
 
 def put_in(mutant: Mutant) -> None:
-    """Replace the code of every function of the module, or set its constant."""
+    """Replace the code of every function of the module, or set its constant, also in modules that have imported it."""
     tree, path = ast.parse(mutant.text), str(mutant.path)
     if mutant.constant:
         module = next(m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == path)
         changed = [node for node in tree.body if node.lineno in mutant.lines]
+        original = dict(vars(module))
         exec(compile(ast.Module(changed, []), path, "exec"), vars(module))
+        for name, value in original.items():
+            if vars(module)[name] is not value:  # also where it was imported to
+                users = [vars(user) for user in list(sys.modules.values()) if vars(user).get(name, vars) is value]
+                for user in users:
+                    user[name] = vars(module)[name]
         return
     codes: dict[str, list[CodeType]] = defaultdict(list)
     todo = [compile(tree, path, "exec", dont_inherit=True)]
@@ -212,9 +221,9 @@ class Room:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> None:
-        """What a shared fixture computes may be used by any test."""
+        """What a shared fixture computes is used by every test that asks for the fixture."""
         if fixturedef.scope != "function" and coverage.Coverage.current() is self.coverage:
-            self.coverage.switch_context("shared")
+            self.coverage.switch_context(fixturedef.argname)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:
@@ -230,9 +239,16 @@ class Room:
         """Whether a test fails, or does not end, with this mutant."""
         lines = self.reached.get(str(mutant.path), {})
         names = {name for line in mutant.lines for name in lines.get(str(line), ())}
-        every = mutant.constant or "shared" in names
-        places = range(len(self.items)) if every else sorted(int(name) for name in names)
-        chosen = [self.items[place] for place in sorted(places, key=lambda place: self.seconds[place] > 0.3)]
+        places = [
+            place
+            for place, item in enumerate(self.items)
+            if mutant.constant or str(place) in names or names.intersection(getattr(item, "fixturenames", ()))
+        ]
+        quick = [place for place in places if self.seconds[place] <= SLOW]
+        places = quick or places
+        # Quick ones first, else by module: fixtures.
+        places.sort(key=lambda place: [self.seconds[place] > limit for limit in (0.3, 0.05)])
+        chosen = [self.items[place] for place in places]
 
         def fails() -> bool:
             put_in(mutant)

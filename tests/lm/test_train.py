@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import platform
 import shutil
@@ -9,9 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, combinations, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -22,13 +27,15 @@ from hypothesis import strategies as st
 
 from attnlab import corpora
 from attnlab.config import RunConfig, TaskConfig, resolve
+from attnlab.corpora import Question
 from attnlab.errors import AttnlabError, CheckpointError, DataError, Diverged, Interrupted, OutputExists, StorageError
 from attnlab.lm import progress, stages, train
-from attnlab.lm.batches import collate, make_batches, split_by_length
+from attnlab.lm.batches import DevSet, collate, make_batches, split_by_length
 from attnlab.lm.model import LanguageModel, load_model, read_tensors, to_bytes
-from attnlab.lm.processes import ALONE
+from attnlab.lm.processes import ALONE, Ranks
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.store.runs import DataSource, Run
+from attnlab.store.folders import write_folder
+from attnlab.store.runs import DataSource, Run, RunRecord
 from attnlab.tasks import Example
 from verbs import call, reseal
 
@@ -37,6 +44,10 @@ TINY: dict[str, Any] = {
     "train": {"epochs": 2.0, "tokens_per_batch": 512, "checkpoint_every": 4},
 }
 WORLD, FACTS = "people:60", "people:60:train"
+
+
+def weights_of(folder: Path) -> Path:
+    return folder / "model.safetensors"
 
 
 def losses(path: Path) -> list[float]:
@@ -129,6 +140,107 @@ def test_parts_by_length_have_the_gradient_of_one_padded_batch(
             assert (one.grad - other.grad).norm() <= 1e-10 * other.grad.norm() + 1e-15  # 0 for the bias of keys
 
 
+def test_a_step_counts_the_tokens_it_reads_and_synchronizes_its_last_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(train, "no_sync", lambda _, last: (seen.append(last), nullcontext())[1])
+    trainer = trainer_of(monkeypatch, "dot", rows_per_batch=0, accumulate=3)
+    trainer.train_step([*of_lengths([4, 9, 5]), Example([1, 2, 3, 0, 0], 1, padding=2)], 1.0)
+    assert trainer.at.tokens == 4 + 9 + 5 + 2  # neither the last token of a text nor padding is read
+    assert seen == [False, True]  # two rows each
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs", "progress"),
+    [
+        ({"epochs": 1.5}, [0, 0.25, 0.5, 0.75, 1, 1.25], [(step + 0.5) / 6 for step in range(6)]),
+        ({"epochs": 1.0}, [0, 0.25, 0.5, 0.75], [(step + 0.5) / 4 for step in range(4)]),
+        ({"epochs": 0.3}, [0, 0.25], [0.125 / 0.3, 0.275 / 0.3]),  # the last step is cut short
+        ({"steps": 5, "epochs": 0.1}, [0, 0.25, 0.5, 0.75, 1], [0.1, 0.3, 0.5, 0.7, 0.9]),
+    ],
+)
+def test_batches_know_where_in_the_run_they_are(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], epochs: list[float], progress: list[float]
+) -> None:
+    """Four batches an epoch, taken in the order of the epoch."""
+    trainer = trainer_of(monkeypatch, "dot", **{"steps": 0, **settings})
+    examples, made = of_lengths([2, 3, 4, 5]), list[int]()
+    monkeypatch.setattr(
+        train, "make_epoch", lambda *given: (made.append(given[-1]), (examples, [[3], [2], [1], [0]]))[1]
+    )
+    found = []
+    for batch in trainer._batches():
+        trainer.at.step += 1
+        found.append(batch)
+        assert trainer.make_epoch()[0] is examples
+    assert [batch.epoch for batch in found] == epochs
+    assert [batch.progress for batch in found] == pytest.approx(progress)
+    assert [batch.examples for batch in found] == [[examples[3 - at % 4]] for at in range(len(found))]
+    assert [batch.ends_epoch for batch in found] == [at % 4 == 3 for at in range(len(found))]
+    assert [batch.final for batch in found] == [False] * (len(found) - 1) + [True]
+    assert made == list(range(math.ceil(len(found) / 4)))  # every epoch is made once
+
+
+def test_validation_is_due_after_epochs_and_every_thousand_steps_if_it_costs_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = trainer_of(monkeypatch, "dot", validate_every=0)
+    within = train._Batch([], 0.5, 0.5, 0.5, ends_epoch=False, final=False)
+    ending, final = replace(within, ends_epoch=True), replace(within, final=True)
+    assert not trainer._is_due(final)  # there is nothing to validate on
+    trainer.dev = DevSet([Example([0] * 10, 1)])
+    cost = 20 * trainer.dev.cost
+    for step, tokens, batch, due in (
+        (7, 0, final, True),
+        (7, cost, ending, True),
+        (7, cost - 1, ending, False),
+        (7, cost, within, False),
+        (2000, cost, within, True),
+        (2000, cost - 1, within, False),
+    ):
+        trainer.at.step, trainer.at.tokens, trainer.at.validated_at = step, 500 + tokens, 500
+        assert trainer._is_due(batch) == due
+    often = trainer_of(monkeypatch, "dot", validate_every=3)
+    often.dev = trainer.dev
+    for step, due in ((3, True), (4, False), (6, True)):
+        often.at.step = step
+        assert often._is_due(within) == due
+
+
+def test_only_processes_of_several_draw_dropout_from_seeds_of_their_own() -> None:
+    config = resolve("mingpt", given={"model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "dropout": 0.1}, "seed": 3})
+    model, tokenizer = LanguageModel(config.model), Tokenizer.train("char", ["abc"], 50)
+
+    def drawn(rank: int, world: int, config: RunConfig) -> float:
+        torch.manual_seed(5)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(train, "distribute", lambda module, _: module)
+            train.Trainer(cast(Any, None), model, tokenizer, cast(Any, None), config, Ranks(rank, world))
+        return torch.rand(()).item()
+
+    first = {seed: torch.rand((), generator=torch.Generator().manual_seed(seed)).item() for seed in (3, 5, 1003)}
+    without = replace(config, model=replace(config.model, dropout=0.0))
+    assert drawn(0, 1, config) == first[5]
+    assert [drawn(rank, 2, config) for rank in (0, 1)] == [first[3], first[1003]]
+    assert drawn(1, 2, without) == first[5]
+
+
+def test_the_first_signal_is_noted_and_the_second_ends_the_process() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with train._stop_requests() as received:
+        signal.raise_signal(signal.SIGTERM)
+        assert received == [signal.SIGTERM]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+    def without_signals() -> list[int]:
+        with train._stop_requests() as received:
+            return received
+
+    with ThreadPoolExecutor(1) as pool:  # only the main thread may handle signals
+        assert pool.submit(without_signals).result() == []
+
+
 def test_collate_shifts_and_counts_from_the_start() -> None:
     ids, targets = collate([Example([5, 6, 7, 8], 2), Example([9, 4], 1)], pad=0)
     assert ids.tolist() == [[5, 6, 7], [9, 0, 0]]
@@ -151,6 +263,14 @@ def test_it_learns_and_records(tmp_path: Path, tiny: RunConfig) -> None:
     assert run.complete
     assert run.result.steps == len(rows)
     assert run.result.tokens == rows[-1].tokens > 0
+    assert run.result.epochs == 8.0
+    assert len(rows) >= 40  # the final loss is the mean of the last twentieth
+    last = rows[-(len(rows) // 20) :]
+    assert run.result.final_loss == pytest.approx(np.mean([row.loss for row in last]))
+    assert run.result.parameters == sum(weight.numel() for weight in read_tensors(weights_of(run.model)).values())
+    assert run.result.tokens_per_second == pytest.approx(run.result.tokens / run.result.seconds, rel=0.1)
+    assert (run.result.processes, run.result.best_step, run.result.validation_seconds) == (1, None, None)
+    assert not run.result.stopped_early
     assert json.loads((run.path / "env.json").read_text())["torch"]
     assert run.record.facts == DataSource(FACTS, stages.checksum(corpora.load_questions(FACTS)))
 
@@ -269,8 +389,9 @@ def test_interrupted_is_raised_in_python_too(tmp_path: Path, tiny: RunConfig) ->
         if step.step == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Interrupted, match="attnlab resume"):
+    with pytest.raises(Interrupted, match=r"stopped by Ctrl-C at step 3; .* attnlab resume"):
         stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run", progress.Show(step=interrupt))
+    assert [path.name for path in Run.open(tmp_path / "run").checkpoints()] == ["step-000003"]
     resumed = stages.resume(Run.open(tmp_path / "run"))
     assert resumed.complete
 
@@ -498,8 +619,262 @@ def test_freed_memory_is_returned() -> None:
     assert int(ran.stdout) > 30 * 2**23
 
 
+def test_a_checkpoint_is_written_every_so_many_minutes(tmp_path: Path, tiny: RunConfig) -> None:
+    """On a clock that shows ten minutes more at every look, steps take at least ten minutes."""
+    clock = iter(range(0, 10**6, 600))
+    saved: dict[float, int] = {}
+    for minutes in (9.9, 10.0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(train.time, "monotonic", lambda: next(clock))
+            times: list[int] = []
+            patch.setattr(Run, "save_checkpoint", lambda _, step, files, times=times: times.append(step))
+            settings = replace(tiny.train, steps=6, checkpoint_every=1000, checkpoint_minutes=minutes)
+            stages.pretrain(replace(tiny, train=settings), WORLD, FACTS, tmp_path / str(minutes))
+        saved[minutes] = len(times)
+    assert saved == {9.9: 6, 10.0: 3}
+
+
+def test_a_process_without_questions_adds_no_right_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(monkeypatch, "dot")
+    trainer.ranks = Ranks(1, 2)
+    monkeypatch.setattr(Ranks, "total", lambda _, *values: [float(value) for value in values])
+    assert trainer._dev_accuracy(DevSet([], corpora.load_questions(FACTS)[:1])) == 0
+
+
 def test_every_checkpoint_returns_memory(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[bool] = []
     monkeypatch.setattr(train, "release_freed_memory", lambda: released.append(True))
     steps = stages.pretrain(tiny, WORLD, FACTS, str(tmp_path / "run")).result.steps
     assert len(released) >= steps // tiny.train.checkpoint_every > 0
+
+
+# The parts of a trainer, by themselves
+
+
+def share_of(trainer: train.Trainer, rank: int, world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a trainer compute the share of one process of several; nothing is summed over them."""
+    monkeypatch.setattr(Ranks, "total", lambda self, *values: list(values))
+    trainer.ranks = Ranks(rank, world)
+
+
+@pytest.mark.parametrize(("rows", "accumulate"), [(0, 1), (0, 2), (7, 1)])
+def test_the_shares_of_processes_add_up_to_the_whole(
+    monkeypatch: pytest.MonkeyPatch, rows: int, accumulate: int
+) -> None:
+    """Seven texts for three processes: some parts have no text for one of them."""
+    batch = of_lengths([4, 9, 5, 30, 31, 7, 12])
+    settings = {"rows_per_batch": rows, "accumulate": accumulate}
+    whole = trainer_of(monkeypatch, "dot", **settings)
+    loss, _ = whole.train_step(batch, 1.0)
+    total, gradients = 0.0, [torch.zeros_like(weight) for weight in whole.model.parameters()]
+    for rank in range(3):
+        trainer = trainer_of(monkeypatch, "dot", **settings)
+        share_of(trainer, rank, 3, monkeypatch)
+        total += trainer.train_step(batch, 1.0)[0]
+        assert trainer.at.tokens == whole.at.tokens  # of all processes
+        for gradient, weight in zip(gradients, trainer.model.parameters(), strict=True):
+            gradient += 0 if weight.grad is None else weight.grad / 3  # as DistributedDataParallel does
+    assert total == pytest.approx(loss)
+    for gradient, weight in zip(gradients, whole.model.parameters(), strict=True):
+        assert weight.grad is None or torch.allclose(gradient, weight.grad, rtol=1e-9, atol=1e-15)
+
+
+def test_a_batch_is_computed_in_parts_that_all_processes_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = of_lengths([3] * 11)
+    for world, accumulate, sizes in ((1, 1, [11]), (1, 2, [6, 5]), (2, 2, [6, 5]), (3, 2, [6, 5]), (2, 3, [4, 4, 3])):
+        trainer = trainer_of(monkeypatch, "dot", rows_per_batch=0, accumulate=accumulate)
+        share_of(trainer, 0, world, monkeypatch)
+        assert [len(part) for part in trainer._parts(batch)] == sizes
+    given: list[Any] = []
+    monkeypatch.setattr(train, "split_by_length", lambda *values: (given.append(values), [batch])[1])
+    trainer = trainer_of(monkeypatch, "dot", rows_per_batch=11, accumulate=2)
+    share_of(trainer, 0, 3, monkeypatch)
+    trainer._parts(batch)
+    assert given == [(batch, 6, 3 * train.COST_OF_A_PART)]
+
+
+def held_out() -> DevSet:
+    asked = tuple(Question(f"What is {name}?", name) for name in "abc")
+    return DevSet(of_lengths([4, 9, 5, 30, 31]), asked)
+
+
+@torch.no_grad()
+def test_processes_validate_on_shares_of_the_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(monkeypatch, "dot", tokens_per_batch=64)
+    dev = held_out()
+    whole = trainer._dev_loss(dev)
+    expected = sum(float(trainer._loss(trainer.loss, [example])) for example in dev.examples) / (4 + 9 + 5 + 30 + 31)
+    assert whole == pytest.approx(expected)
+    asked: list[str] = []
+
+    def exam(model: Any, tokenizer: Any, questions: list[Question]) -> Any:
+        asked.extend(one.answer for one in questions)
+        return SimpleNamespace(right=[one.answer != "b" for one in questions])
+
+    monkeypatch.setattr(train, "examine", exam)
+    assert trainer._dev_accuracy(dev) == pytest.approx(2 / 3)
+    assert trainer._dev_accuracy(DevSet(dev.examples)) is None
+    asked.clear()
+    loss = accuracy = 0.0
+    for rank in range(2):
+        share_of(trainer, rank, 2, monkeypatch)
+        loss += trainer._dev_loss(dev)
+        accuracy += trainer._dev_accuracy(dev) or 0.0
+    assert loss == pytest.approx(whole)
+    assert accuracy == pytest.approx(2 / 3)
+    assert sorted(asked) == ["a", "b", "c"]
+
+
+def test_samples_go_through_the_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(monkeypatch, "dot")
+    dev, told = held_out(), list[Any]()
+    monkeypatch.setattr(train, "answer_all", lambda model, tokenizer, questions: [questions[0][-2]])
+    monkeypatch.setattr(train, "sample", lambda model, tokenizer, *given, seed: [(*given, seed), "another"])
+    monkeypatch.setattr(trainer, "task", SimpleNamespace(prompt=lambda example, _, most: (len(example.ids) - 1, most)))
+    for trainer.at.validations in (1, 2, 3, 4):
+        told.append(trainer._sample(dev))
+    assert told == ["What is b? b", "What is c? c", "What is a? a", "What is b? b"]
+    told.clear()
+    for trainer.at.validations in (1, 4, 5, 6):
+        told.append(trainer._sample(DevSet(dev.examples)))
+    assert told == [((9, 8), 1, 1), ((31, 8), 1, 4), ((4, 8), 1, 5), ((9, 8), 1, 6)]  # 8 tokens of an example, one text
+    trainer.model.config = replace(trainer.model.config, block_size=12)
+    assert trainer._sample(DevSet(dev.examples)) == ((9, 3), 1, 6)
+    share_of(trainer, 1, 2, monkeypatch)
+    assert trainer._sample(dev) is None  # the first process shows one
+
+
+def test_numbers_of_the_result(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are rounded to tenths of a second, epochs to hundredths."""
+    real = train.Trainer._finish
+
+    def finish(self: train.Trainer, *given: Any) -> None:
+        self.at.seconds, self.at.validating, self.at.tokens, self.at.validations = 12.345, 1.26, 1000, 1
+        real(self, *given)
+
+    monkeypatch.setattr(train.Trainer, "_finish", finish)
+    config = replace(tiny, train=replace(tiny.train, steps=7))
+    run = stages.pretrain(config, WORLD, FACTS, tmp_path / "run")
+    result, rows = run.result, run.metrics()
+    assert (result.seconds, result.validation_seconds, result.tokens_per_second) == (12.3, 1.3, 81)
+    assert abs(result.epochs - rows[-1].epoch) <= 0.005
+    assert round(result.epochs, 1) != result.epochs == round(result.epochs, 2)
+    assert result.final_loss == rows[-1].loss  # the last twentieth, at least one step
+    assert all(row.seconds == round(row.seconds, 3) for row in rows)
+    assert len({row.seconds for row in rows}) == len(rows)
+    assert (result.steps, result.threads, result.device) == (7, torch.get_num_threads(), "cpu")
+
+
+def test_only_the_first_process_writes(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = stages.Sources.read(WORLD, FACTS)
+    config = replace(tiny, train=replace(tiny.train, steps=4, checkpoint_every=2, threads=1, validate_every=2))
+    shown: list[Any] = []
+    for rank in (1, 0):
+        run = Run.create(tmp_path / str(rank), RunRecord())
+        trainer = stages._prepare(run, config, sources, None, ALONE, progress.QUIET)
+        trainer.dev = held_out()
+        monkeypatch.setattr(trainer, "_dev_accuracy", lambda dev: 0.0)
+        share_of(trainer, rank, 1, monkeypatch)  # of all texts
+        before = sorted(path.name for path in run.path.iterdir())
+        trainer.fit(shown.append)
+        assert not trainer.model.training
+        made = {path.name for path in run.path.iterdir()} - {*before}
+        assert made == (set() if rank else {"metrics.jsonl", "checkpoints", "best", "model", "result.json"})
+        assert [row.step for row in shown] == ([] if rank else [1, 2, 3, 4])
+
+
+def test_a_compiled_module_is_tried_without_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(monkeypatch, "dot", compile=True)
+    trainer.model.register_buffer("calls", torch.zeros(1))
+    trainer.model.eval()
+    shapes: list[tuple[int, ...]] = []
+
+    def compile(module: Any, dynamic: bool) -> Callable[..., torch.Tensor]:
+        assert dynamic
+
+        def compiled(*given: torch.Tensor) -> torch.Tensor:
+            shapes.append(tuple(given[0].shape))
+            assert trainer.model.training
+            cast(Any, trainer.model.calls).add_(torch.rand(()))
+            loss: torch.Tensor = module(*given)
+            return loss
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr(logging.getLogger("torch._dynamo"), "level", logging.WARNING)
+    state, notes = torch.get_rng_state(), list[str]()
+    trainer._compile(notes.append)
+    assert shapes == [(2, 8)]
+    assert trainer.forward is not trainer.module
+    assert torch.equal(torch.get_rng_state(), state)
+    assert cast(Any, trainer.model.calls).item() == 0
+    assert all(weight.grad is None for weight in trainer.model.parameters())
+    assert not notes
+    assert logging.getLogger("torch._dynamo").level == logging.ERROR  # what it cannot compile is no concern of users
+    monkeypatch.setattr(Ranks, "total", lambda self, *values: [1.0])
+    trainer.forward = trainer.module
+    trainer._compile(notes.append)
+    assert trainer.forward is trainer.module
+    assert notes == ["note: torch.compile failed, training goes on without it: it failed in another process"]
+
+
+def test_who_stopped_a_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(monkeypatch, "dot")
+    saved: list[int] = []
+    monkeypatch.setattr(trainer, "checkpoint", lambda: saved.append(trainer.at.step))
+    trainer.run, trainer.at.step = Run(tmp_path / "my run"), 7
+    for received, who in (([signal.SIGINT], "Ctrl-C"), ([signal.SIGTERM], "SIGTERM"), ([], "a signal")):
+        with pytest.raises(Interrupted) as stop:
+            trainer._stop([*map(int, received)])
+        command = f"attnlab resume '{tmp_path / 'my run'}'"
+        assert str(stop.value) == f"stopped by {who} at step 7; all is saved. Resume with: {command}"
+    assert saved == [7, 7, 7]
+
+
+def test_generators_of_all_processes_are_saved_and_each_restores_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(monkeypatch, "dot")
+
+    def gather(every: list[torch.Tensor], state: torch.Tensor) -> None:
+        for rank, place in enumerate(every):
+            place.copy_(torch.Generator().manual_seed(rank).get_state())
+
+    monkeypatch.setattr("torch.distributed.all_gather", gather)
+    torch.manual_seed(9)
+    alone = trainer._generator_states()
+    assert list(alone) == ["0"]
+    assert torch.equal(alone["0"], torch.get_rng_state())
+    share_of(trainer, 1, 2, monkeypatch)
+    states = trainer._generator_states()
+    assert list(states) == ["0", "1"]
+    write_folder(tmp_path / "saved", "checkpoint", {"rng.safetensors": to_bytes(states)})
+    for rank, seed in ((0, 0), (1, 1), (2, 9)):  # the third did not exist before and keeps its own
+        torch.manual_seed(9)
+        share_of(trainer, rank, 3, monkeypatch)
+        trainer._restore_generators(tmp_path / "saved" / "rng.safetensors")
+        assert torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(seed).get_state())
+
+
+def test_large_vocabularies_have_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(monkeypatch, "dot")
+    examples = of_lengths([4, 9])
+    plain = trainer._loss(trainer.loss, examples).item()
+    called: list[int] = []
+    real = train.vocabulary.summed_losses
+    monkeypatch.setattr(train.vocabulary, "summed_losses", lambda *given: (called.append(1), real(*given))[1])
+    for large, calls in ((51, 0), (50, 1)):
+        monkeypatch.setattr(train.vocabulary, "LARGE", large)
+        assert trainer._loss(trainer.loss, examples).item() == pytest.approx(plain, rel=1e-5)
+        assert len(called) == calls
+
+
+def test_a_step_without_a_finite_norm_is_recorded_without_it(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    norms = iter([1.5, math.inf, math.nan, 2.5])
+    real = train.Trainer.train_step
+    monkeypatch.setattr(train.Trainer, "train_step", lambda *given: (real(*given)[0], next(norms)))
+    run = stages.pretrain(replace(tiny, train=replace(tiny.train, steps=4)), WORLD, FACTS, tmp_path / "run")
+    assert [row.norm for row in run.metrics()] == [1.5, None, None, 2.5]

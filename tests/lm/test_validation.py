@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -56,6 +57,8 @@ def test_validation_leaves_training_as_it_is(tmp_path: Path, tiny: RunConfig, va
     plain = pretrained(tiny, tmp_path / "plain", dev=None)
     assert [row.loss for row in plain.metrics()] == [row.loss for row in validated.metrics()]
     assert same(weights(plain.model), weights(validated.model))
+    assert validated.result.validation_seconds is not None
+    assert 0 <= validated.result.validation_seconds <= validated.result.seconds
     assert not (plain.path / "best").exists()
     assert plain.result.best_dev_loss is None
 
@@ -98,6 +101,26 @@ def test_early_stopping_keeps_the_best_model(tmp_path: Path, tiny: RunConfig, mo
     assert run.result.stopped_early is True
     assert notes[-1] == "stopped early: 2 validations without improvement since step 2"
     assert same(weights(run.model), weights(run.path / "best"))
+
+
+def test_a_validation_loss_of_text_that_rose_leaves_the_best_model(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_out = tmp_path / "held-out.txt"
+    held_out.write_text("Ann was born in Rome.\nBob was born in Oslo.\n", encoding="utf-8")
+    config = with_train(tiny, validate_every=1)
+    last = weights(pretrained(config, tmp_path / "last", dev=None).model)
+    for name, step, dev, best in (
+        ("rose", 0.1, str(held_out), True),
+        ("fell", -0.1, str(held_out), False),
+        ("questions", 0.1, DEV, False),  # answers may still get better
+    ):
+        losses = itertools.chain([3.0], itertools.count(2.0, step))
+        monkeypatch.setattr(train.Trainer, "_dev_loss", lambda *_, losses=losses: next(losses))
+        run = pretrained(config, tmp_path / name, dev=dev)
+        assert run.result.best_step == (run.result.steps if name == "fell" else 2)
+        assert same(weights(run.model), weights(run.path / "best") if best else last)
+        assert same(weights(run.path / "best"), last) == (name == "fell")
 
 
 class Stop(Exception):
@@ -333,7 +356,7 @@ def test_a_text_file_is_all_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     capsys.readouterr()
     (run.path / "result.json").unlink()
     assert call("resume", run.path) == 0
-    assert f"loss {run.result.final_loss:.3f}, best dev loss" in capsys.readouterr().out
+    assert f"loss {run.result.final_loss:.3f}, best validation loss" in capsys.readouterr().out
 
 
 def test_running_text_is_measured_as_in_validation(

@@ -22,15 +22,22 @@ from attnlab.lm.tokenizers import Tokenizer
 from attnlab.measure.audit import (
     CHECKS,
     LONGEST,
+    Check,
     Report,
+    _run_checks,
     answer,
     audit_any,
     audit_mechanism,
     audit_module,
+    conclude,
+    document,
     is_failure,
+    leaks,
     questions,
 )
 from attnlab.measure.audit.leaks import (
+    SAME,
+    Finding,
     Setting,
     difference,
     future_leak,
@@ -39,7 +46,7 @@ from attnlab.measure.audit.leaks import (
     opposite_tokens,
     worst,
 )
-from attnlab.measure.audit.subject import NotTested, Subject
+from attnlab.measure.audit.subject import NotTested, Subject, dropout_of, own_copy, randomize_zero_init, tensor_of
 from attnlab.store import records
 from attnlab.store.folders import write_folder
 from attnlab.store.runs import Run, RunRecord
@@ -182,6 +189,7 @@ def test_dot_passes_every_check() -> None:
     assert all(check.passed for check in report.checks)
     assert {check.name for check in report.checks} == {*CHECKS, "tied"}
     assert "bidirectional" in report.forms
+    assert "causal dropout=0.25 n_embd=64 n_head=4" in report.forms
 
 
 def test_zero_masking_is_caught_and_declared() -> None:
@@ -829,3 +837,258 @@ def test_attnlab_exports_both_audits() -> None:
 def test_every_mechanism_passes_or_has_its_declared_defect(name: str, length: int) -> None:
     report = audit_mechanism(name, length=length)
     assert report.verdict == ("declared" if registry.find("mechanism", name).defect else "pass"), report.faults
+
+
+# The parts by themselves
+
+
+def test_differences_are_relative_to_the_largest_number() -> None:
+    first, nan = torch.tensor([1.0, -4.0, 2.0]), torch.tensor([1.0, -4.0, float("nan")])
+    assert difference(first, torch.tensor([1.0, -5.0, 2.5])) == pytest.approx(1 / 5)
+    assert difference(first, -first) == 2
+    assert difference(first, nan) == 1
+    assert difference(nan, nan) == difference(first[:0], first[:0]) == difference(0 * first, 0 * first) == 0
+    before, after = torch.zeros(2, 3, 2), torch.zeros(2, 3, 2)
+    after[0, 1], after[1, 1, 0], after[1, 2, 1] = torch.tensor([1.0, -3.0]), 2, float("nan")
+    before[0, 2, 0] = float("inf")  # was not finite before
+    assert leaks.steps_between(before, after).tolist() == [[0, 3, 0], [0, 2, pytest.approx(1e30)]]
+    assert leaks.moved(before, after).tolist() == [0, 3, pytest.approx(1e30)]
+
+
+def test_lengths_and_positions_to_look_at() -> None:
+    lengths = [1, 2, 3, 7, 8, 63, 65, 150, 151, 513]
+    assert leaks.few(lengths) == [1, 2, 7, 63, 150, 513]
+    assert leaks.few([5, 9]) == [5, 9]
+    assert (leaks.ruler(lengths), leaks.ruler([64, 65]), leaks.ruler([70, 80])) == (63, 64, 70)
+    assert leaks.not_long(lengths) == lengths[:8]
+    assert leaks.not_long([151, 200]) == [151]
+    assert leaks.positions(1, 8, 0) == []
+    assert leaks.positions(9, 8, 0) == list(range(8))
+    chosen = leaks.positions(10, 8, 0)
+    assert {0, 1, 5, 8} <= set(chosen) <= set(range(9))
+    assert len(chosen) < 9
+    assert {15, 31, 47, 62} <= set(leaks.positions(64, 12, 0))
+    assert 15 in leaks.positions(513, 64, 0)  # of 32 ends of blocks, every one
+    assert set(range(15, 512, 16)) <= set(leaks.positions(513, 64, 1))
+    assert {31, 63} <= set(leaks.positions(513, 32, 1)) | set(leaks.positions(513, 32, 3))
+
+
+def test_settings_vary_norms_only_of_short_vectors() -> None:
+    vectors, ids = Subject(nn.Identity(), WIDTH), Subject(nn.Identity(), WIDTH, reads_ids=True)
+    found = [(one.tokens, one.norm, one.training, one.rows, one.seed) for one in leaks.settings(vectors, [64, 65])]
+    assert found == [
+        (64, 1.0, False, 2, 0),
+        (64, 1.0, True, 1, 0),
+        (64, 0.01, False, 2, 1),
+        (64, 0.01, True, 1, 1),
+        (64, 100.0, False, 2, 2),
+        (64, 100.0, True, 1, 2),
+        (65, 1.0, False, 2, 0),
+        (65, 1.0, True, 1, 0),
+    ]
+    assert [one.norm for one in leaks.settings(ids, [3])] == [1, 1]
+    assert str(Setting(1)) == "1 token, eval()"
+    hidden = torch.zeros(1, 2, dtype=torch.bool)
+    told = "2 tokens, inputs x 0.01, padding given, float64, train()"
+    assert str(Setting(2, 0.01, True, padding=hidden, condition="float64")) == told
+
+
+def test_which_tokens_are_hidden() -> None:
+    assert leaks.left_padding(3, 4).int().tolist() == [[0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+    assert leaks.left_padding(3, 7).sum(1).tolist() == [0, 3, 6]
+    hidden = questions._hidden_tokens(7, 0)
+    assert hidden.shape == (6, 7)
+    assert hidden[:2].int().tolist() == [[1] * 3 + [0] * 4, [1] * 6 + [0]]
+    assert hidden[2:4].int().tolist() == [[0] * 4 + [1] * 3, [0] + [1] * 6]
+    assert hidden[4:, 3].all()
+    assert 0.2 < questions._hidden_tokens(1000, 1)[4:].float().mean() < 0.4
+
+
+def test_replaced_tokens_are_as_large_ten_times_larger_or_zero() -> None:
+    subject, where = Subject(nn.Identity(), 4000), torch.tensor([[False, True, True]])
+    x = subject.draw(1, 3, norm=2.0)
+    for number, scale in enumerate((2.0, 20.0, 0.0)):
+        changed = leaks.replace_tokens(subject, x, where, Setting(3, norm=2.0), number)
+        assert torch.equal(changed[0, 0], x[0, 0])
+        assert changed[0, 1:].std().item() == pytest.approx(scale, rel=0.05)
+    x, cuts = torch.ones(1, 4, 2), torch.arange(3)
+    opposite = opposite_tokens(Subject(nn.Identity(), 2), x, cuts, torch.arange(4) > cuts[:, None])
+    assert opposite[..., 0].tolist() == [[1, -2, -2, -2], [1, 1, -3, -3], [1, 1, 1, -0.5]]
+
+
+def test_drawn_tokens_are_repeated_under_that_condition() -> None:
+    subject = Subject(nn.Identity(), 6)
+    assert torch.equal(subject.draw(2, 5, seed=3), subject.draw(2, 5, seed=3))
+    assert not torch.equal(subject.draw(2, 5, seed=3), subject.draw(2, 5, seed=4))
+    assert len(subject.draw(1, 50)[0].unique(dim=0)) == 50
+    assert len(subject.under("repeated tokens").draw(1, 50)[0].unique(dim=0)) == 4
+    assert set(Subject(nn.Identity(), 3, reads_ids=True).draw(4, 50).flatten().tolist()) == {0, 1, 2}
+    double = Subject(nn.Linear(6, 6), 6).under("float64")
+    assert double.run(double.draw(1, 2)).dtype == torch.float64
+
+
+def test_the_tensor_in_what_a_module_returns() -> None:
+    class Output:
+        def __init__(self, **given: Tensor) -> None:
+            self.__dict__.update(given)
+
+    one = torch.ones(1)
+    for returned in (one, (one, None), [one], Output(logits=one), Output(last_hidden_state=one)):
+        assert tensor_of(returned) is one
+    with pytest.raises(UserError, match=r"must be a tensor \(B T D\), and is tuple"):
+        tensor_of(())
+
+
+def test_a_copy_has_no_dropout_or_much_and_no_zeros_stay() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)).double()
+    assert [dropout_of(own_copy(module, dropout=much)) for much in (False, True)] == [0.0, 0.25]
+    assert dropout_of(module) == 0.1
+    assert own_copy(module)[0].weight.dtype == torch.float32  # type: ignore[index]
+    before = module[0].weight.detach().clone()
+    assert not randomize_zero_init(module)
+    with torch.no_grad():
+        module[0].bias.zero_()
+    assert randomize_zero_init(module)
+    assert module[0].bias.all()
+    assert torch.equal(module[0].weight, before)
+
+
+def test_only_some_checks_run_at_every_length_and_other_forms_at_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, list[list[int]]] = {"future": [], "repeat": []}
+
+    def question(name: str) -> Callable[..., Iterator[Finding]]:
+        return lambda _, lengths: (asked[name].append([*lengths]), iter([Finding(0.0, "")]))[1]
+
+    monkeypatch.setattr("attnlab.measure.audit.CHECKS", {name: (question(name), 0.0) for name in asked})
+    _run_checks([Subject(nn.Identity(), 2)] * 2, [1, 2, 3, 7, 8, 64, 150, 200])
+    assert asked["future"] == [[1, 2, 3, 7, 8, 64, 150, 200], [7, 150]]
+    assert asked["repeat"] == [[1, 2, 7, 64, 150, 200], [7, 150]]
+
+
+def not_tested(why: str) -> Any:
+    raise NotTested(why)
+
+
+def test_the_worst_answer_counts_and_the_first_reason_is_told() -> None:
+    found = answer("future", 0.5, [lambda: [Finding(0.2, "a", (0.2, 0.0)), Finding(0.7, "b", (0.1, 0.7))]])
+    assert found == Check("future", 0.7, 0.5, False, "b", (0.2, 0.7))
+    passed = answer("future", 0.5, [lambda: not_tested("one"), lambda: [Finding(0.5, "a")]])
+    assert passed == Check("future", 0.5, 0.5, True, "")
+    untested = answer("future", 0.5, [lambda: not_tested("one"), lambda: not_tested("two")])
+    assert untested == Check("future", None, 0.5, None, "one")
+    with pytest.raises(NotTested, match="long enough"):
+        worst([])
+
+
+def checked(name: str, value: float | None, passed: bool | None) -> Check:
+    return Check(name, value, 0.1, passed, "" if passed else f"{name} says", (0.0, value or 0.0))
+
+
+def test_verdicts_follow_from_the_checks() -> None:
+    good, leak, shared = checked("future", 0.0, True), checked("future", 0.4, False), checked("tied", 1.0, False)
+    unknown, blind = checked("future", None, None), checked("bidirectional", None, None)
+    for checks, defect, verdict in (
+        ([good, blind], "", "pass"),
+        ([leak], "", "fail"),
+        ([leak], "leaks", "declared"),
+        ([leak, shared], "leaks", "fail"),
+        ([good], "leaks", "fail"),
+        ([unknown, blind], "", "not tested"),
+        ([unknown, blind, shared], "", "fail"),
+    ):
+        assert conclude("x", checks, defect).verdict == verdict
+    found = conclude("x", [leak, checked("gradient", 0.6, False), checked("batch", 0.9, False)])
+    assert (found.causal_leak, found.leak_by_position) == (0.6, (0.0, 0.6))
+    reports = {
+        kind: conclude("x", checks, "d" * (kind == "declared"))
+        for kind, checks in (("pass", [good]), ("declared", [leak]), ("fail", [shared]), ("untested", [unknown, blind]))
+    }
+    for named, kinds, failure in (
+        (True, ["pass"], False),
+        (True, ["declared"], True),
+        (False, ["declared"], False),
+        (True, ["declared", "pass"], False),
+        (False, ["pass", "fail"], True),
+        (False, ["untested"], True),
+    ):
+        assert is_failure([reports[kind] for kind in kinds], named) == failure
+
+
+def test_reports_as_tables() -> None:
+    good = conclude("good", [checked("future", 0.0, True), checked("batch", 0.0, True)])
+    raised = Check("batch", None, 0.1, False, "raises")
+    bad = conclude("bad", [checked("future", 0.123, False), checked("gradient", 0.4, False), raised], notes=["odd"])
+    declared = conclude("known", [checked("future", 0.3, False), checked("batch", 0.0, True)], "leaks")
+    table = document([good, bad, declared]).sections[0].blocks[0]
+    assert [[cell.text for cell in (row.name, *row.cells)] for row in table.rows] == [  # type: ignore[union-attr]
+        ["good", "ok", *["-"] * 3, "ok", *["-"] * 4, "pass"],
+        ["bad", "0.4", *["-"] * 3, "error", *["-"] * 4, "fail"],
+        ["known", "0.3", *["-"] * 3, "ok", *["-"] * 4, "declared"],
+    ]
+    assert [row.cells[-1].tone for row in table.rows] == ["good", "bad", "warning"]  # type: ignore[union-attr]
+    assert document([good]).lead == ["good: the audit found no fault."]
+    assert document([good, bad]).lead == []
+    assert len(document([good]).sections) == 1
+    alone = document([bad])
+    assert [row.cells[0].text for row in alone.sections[0].blocks[0].rows][:5] == [  # type: ignore[union-attr]
+        "fault of size 0.4",
+        *["not tested"] * 3,
+        "error",
+    ]
+    facts = alone.sections[1].blocks[0]
+    assert facts.title == "bad"  # type: ignore[union-attr]
+    assert document([declared]).sections[1].blocks[0].title == "known, declared: leaks"  # type: ignore[union-attr]
+    passing = document([good, declared]).sections[0].blocks
+    assert passing[1].paragraphs == ["All pass: batch."]  # type: ignore[union-attr]
+
+
+def test_a_leak_of_hidden_tokens_is_told_where_it_is() -> None:
+    def leaking(x: Tensor, padding: Tensor | None = None) -> Tensor:
+        y = x.clone()
+        y[:, 4] += 0.5 * x[:, 3]
+        return y
+
+    assert "output 4 moves by" in worst(questions.padding(Subject(leaking, WIDTH), [7])).says
+    zeros = Subject(lambda x: 0 * x, WIDTH)
+    assert future_leak_at_all_cuts(zeros, Setting(5)).tolist() == [[0.0] * 5] * 4
+
+
+def test_an_average_of_equal_tokens_may_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, hidden = Subject(lambda x, padding=None: x, WIDTH), questions._hidden_tokens(7, 0)[-2:]
+    for size, value in ((SAME, 0.0), (2 * SAME, 2 * SAME)):
+        monkeypatch.setattr(questions, "_differ", lambda *_, size=size: Finding(size, ""))
+        found = list(questions._weightless(subject, Setting(7), subject.draw(2, 7), hidden))
+        assert [one.value for one in found] == [value]
+
+
+def test_a_leak_in_one_precision_of_longer_texts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "CONDITIONS", ("float64",))
+    monkeypatch.setattr(questions, "ruler", lambda _: 3)
+    assert not passes("future", Sneaky(lambda module, x: x.dtype == torch.float64 and x.shape[1] > 3), (3, 6))
+
+
+def test_what_other_objects_of_a_class_leave_behind_is_found() -> None:
+    class Last(nn.Module):
+        """Differs after another object of its class was called."""
+
+        called: int | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            before, Last.called = Last.called, id(self)
+            return x + (before not in (None, id(self)))
+
+    assert not passes("repeat", Last(), (2,))
+
+
+def test_a_length_below_one_is_refused() -> None:
+    with pytest.raises(UserError, match="length must be at least 1, not 0"):
+        audit_module(build(Sound), n_embd=WIDTH, length=0)
+
+
+def test_shared_names_are_listed_up_to_a_few() -> None:
+    assert questions._first(["a", "b"], 2) == ["a", "b"]
+    assert questions._first(["a", "b", "c", "d"], 2) == ["a", "b", "2 more"]
+    assert questions._in_several_layers(["blocks.0.key", "blocks.1.key"])
+    assert not questions._in_several_layers(["blocks.0.key", "head.weight"])
+    assert not questions._in_several_layers(["0.mix.1", "0.mix.2"], depth=1)
+    assert questions._in_several_layers(["0.mix.1", "0.mix.2"])
