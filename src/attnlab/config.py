@@ -379,10 +379,7 @@ def _split_stages(layer: Settings, where: str) -> tuple[Settings, dict[str, Sett
 
 
 def resolve(
-    preset: str = "small",
-    stage: Stage = "pretrain",
-    file: Path | None = None,
-    given: Settings | None = None,
+    preset: str = "small", stage: Stage = "pretrain", file: Path | None = None, given: Settings | None = None
 ) -> RunConfig:
     """Resolve the settings of a run: preset, then `file`, then `given`; settings for one stage override general ones.
 

@@ -55,13 +55,15 @@ def _bytes_of(field: str, path: Path) -> int | None:
 
 def retain_freed_memory() -> None:
     """Have glibc retain freed memory: mapping large tensors anew at every step is expensive."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return
-    trim_threshold, mmap_threshold = -1, -3
-    mallopt(mmap_threshold, 32 * 2**20)  # glibc's maximum
-    mallopt(trim_threshold, 2**31 - 1)
+    limit_retained_memory(32 * 2**20, 2**31 - 1)  # glibc's maximum
+
+
+def limit_retained_memory(block: int, total: int) -> None:
+    """Have glibc return freed blocks above a size, and what is free above a total, to the system."""
+    with suppress(AttributeError, OSError):
+        mallopt, trim_threshold, mmap_threshold = ctypes.CDLL(None).mallopt, -1, -3
+        mallopt(mmap_threshold, block)
+        mallopt(trim_threshold, total)
 
 
 def release_freed_memory() -> None:

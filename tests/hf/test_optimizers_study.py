@@ -23,6 +23,7 @@ from attnlab.hf.tuning import TableFiles
 from attnlab.report import write_document
 from attnlab.store import records
 from attnlab.store.folders import read_json, write_folder
+from attnlab.studies.training import share_of
 from verbs import call, reseal
 
 NAMES, SEEDS = ("adamw", "sgd"), (0, 1)
@@ -63,8 +64,8 @@ def test_the_verdict_is_what_the_statistics_say_of_the_stored_texts(finished: Pa
     assert "question" not in pair.sentence
     for summary in result.optimizers:
         outcomes = [outcome_of(finished, summary.name, seed) for seed in SEEDS]
-        mean = stats.mean_interval([sum(row) / 40 for row in right[summary.name]])
-        assert (summary.accuracy, summary.low, summary.high) == (mean.mean, mean.low, mean.high)
+        mean = share_of(*right[summary.name])
+        assert (summary.accuracy, summary.low, summary.high) == (mean.accuracy, mean.low, mean.high)
         assert [max(curve) for curve in summary.curves] == [outcome.accuracy for outcome in outcomes]
         assert summary.best_epochs == tuple(curve.index(max(curve)) + 1 for curve in summary.curves)
 

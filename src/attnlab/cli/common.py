@@ -22,6 +22,9 @@ from attnlab import __version__
 from attnlab.config import LARGEST, TrainConfig
 from attnlab.errors import AttnlabError, AttnlabWarning, NotARun, UserError, cut, unknown
 from attnlab.machine import is_main_process, require_single_process
+from attnlab.store.folders import is_written, kind_of, peek, refuse_existing
+from attnlab.store.records import encode
+from attnlab.store.runs import unused_path
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
 _LONGEST = 2000  # characters of a message, which may quote user input
@@ -74,16 +77,11 @@ def say(*lines: str | Text) -> None:
 
 def show_json(value: Any) -> None:
     """Print a record, or plain values, as JSON."""
-    from attnlab.store.records import encode
-
     sys.stdout.write(printable_json(encode(value).decode()))
 
 
 def output_folder(out: Path | None, stem: str, activity: str) -> Path:
     """The folder to write, by default runs/STEM-N; it must not exist, and one process writes it."""
-    from attnlab.store.folders import refuse_existing
-    from attnlab.store.runs import unused_path
-
     require_single_process(activity)
     folder = out or unused_path(stem)
     refuse_existing(folder)
@@ -128,8 +126,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _advice(folder: Path) -> str:
     """What to do with a folder that is not a run, by what it holds."""
-    from attnlab.store.folders import is_written, kind_of, peek
-
     if not folder.exists():
         return "; `attnlab runs` shows those of this folder"
     named, kind = shlex.quote(str(folder)), kind_of(folder)

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from attnlab import studies
 from attnlab.cli.common import COMPARE, app, console, errors, say, show_json
 from attnlab.errors import UserError
 from attnlab.machine import require_single_process
 from attnlab.registry import listings
-from attnlab.store import usercode
+from attnlab.store import listing, usercode
+from attnlab.store.folders import read_json, refuse_existing, reporting_damage
+from attnlab.store.runs import unused_path
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, collect, default, typed_command
 
 if TYPE_CHECKING:
-    from attnlab.store.listing import Entry
     from attnlab.studies.compare import Plan
 
 _REPORTED = ("study", "classifier")  # kinds whose result is a whole report
@@ -55,8 +57,6 @@ def _compare_command() -> Callable[..., None]:
         json: opt.Json = False,
         given: opt.Settings = NONE,
     ) -> None:
-        from attnlab.store.runs import unused_path
-
         require_single_process("a comparison")
         if pilot and not plan:
             raise UserError("--pilot needs --plan: add --plan, or leave it out")
@@ -125,7 +125,6 @@ def runs(
     """List runs and studies, the newest last."""
     from attnlab.report.runs import entries_table
     from attnlab.report.screen import as_rich
-    from attnlab.store import listing
 
     entries: list[listing.Entry] = []
     if folder != Path("runs") or folder.exists():
@@ -149,8 +148,6 @@ def show(run: _RunName, /, *, json: opt.Json = False) -> None:
     """Show one run or study: settings, differences from its preset, results, files."""
     from attnlab.report.runs import entry_document
     from attnlab.report.screen import show_all
-    from attnlab.store import listing
-    from attnlab.store.folders import reporting_damage
 
     entry = listing.find(run)
     with reporting_damage(entry.path):
@@ -173,7 +170,6 @@ def delete(
 
     Links, and folders that attnlab has not written, are refused."""
     from attnlab.report.words import sized
-    from attnlab.store import listing
 
     if not folders:
         raise UserError("name at least one run to delete, as `attnlab runs` lists them")
@@ -202,7 +198,6 @@ def delete(
 def export(run: _RunName, /, *, tensorboard: Annotated[Path, about("Folder for TensorBoard's event files.")]) -> None:
     """Export the curves of a run, or of all runs of a study, one folder per run."""
     from attnlab.report.runs import write_events
-    from attnlab.store import listing
 
     entry = listing.find(run)
     inner = entry.runs if entry.kind == "study" else (entry,)
@@ -232,12 +227,9 @@ def report(
     json: Annotated[opt.Json, about("Print result.json and write nothing.")] = False,
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
-    from attnlab import studies
     from attnlab.report import FORMATS, write_document
     from attnlab.report.runs import document as document_of_runs
     from attnlab.report.runs import side_by_side
-    from attnlab.store.folders import read_json, refuse_existing
-    from attnlab.store.runs import unused_path
 
     if not runs:
         raise UserError("name a study or some runs, as `attnlab runs` lists them")
@@ -263,10 +255,8 @@ def report(
     say(f"report: {path}")
 
 
-def _chosen(names: tuple[str, ...]) -> list[Entry]:
+def _chosen(names: tuple[str, ...]) -> list[listing.Entry]:
     """The runs and studies of these names; refuses anything else, and damaged ones."""
-    from attnlab.store import listing
-
     entries = []
     for name in dict.fromkeys(names):
         entry = listing.find(name)

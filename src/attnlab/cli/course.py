@@ -8,6 +8,8 @@ from typing import Annotated
 from cyclopts import App
 
 from attnlab.cli.common import DESIGN, app, console, errors, say, show_json
+from attnlab.errors import UserError
+from attnlab.store.folders import folders_above, refuse_existing, write_bytes
 from attnlab.studies import options as opt
 from attnlab.studies.options import about
 
@@ -29,10 +31,8 @@ def check(
     that is named fails, or if somebody could not be marked; marking a folder is 0, whoever fails.
     """
     from attnlab.course import mark
-    from attnlab.errors import UserError
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_csv
-    from attnlab.store.folders import folders_above, refuse_existing, write_bytes
 
     if not answers:
         raise UserError("there are no answers to mark; name answer files, or a folder of them")

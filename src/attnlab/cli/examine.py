@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attnlab.cli.common import MEASURE, app, console, output_folder, say, show_json
 from attnlab.errors import UserError
 from attnlab.machine import require_single_process
+from attnlab.store.folders import refuse_existing, write_folder
+from attnlab.store.records import encode
+from attnlab.store.runs import Run
 from attnlab.studies import options as opt
 from attnlab.studies.options import about, at_least_one, default
 
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from attnlab.lm.model import LanguageModel
     from attnlab.lm.perplexity import SentenceLosses
     from attnlab.lm.tokenizers import Tokenizer
-    from attnlab.store.runs import Run
     from attnlab.trust import Answer, CalibrationSummary
 
 
@@ -53,9 +55,6 @@ def evaluate(
     from attnlab.lm.devices import choose_device
     from attnlab.lm.evaluate import examine
     from attnlab.lm.model import load_model
-    from attnlab.store.folders import write_folder
-    from attnlab.store.records import encode
-    from attnlab.store.runs import Run
 
     if asks and exam is None and Run.open(folder).record.running_text:
         raise UserError(f"{folder} was trained on running text, not on questions: measure it with --corpus FILE")
@@ -98,7 +97,6 @@ def score(
     from attnlab.lm import exams
     from attnlab.report import FORMATS, write_document
     from attnlab.report.parts import score_document
-    from attnlab.store.folders import refuse_existing
 
     if out is not None:
         refuse_existing(out)
@@ -235,7 +233,6 @@ def calibrate(
     thresholds. The result is stored in the run.
     """
     from attnlab import corpora, trust
-    from attnlab.store.runs import Run
 
     require_single_process("a calibration")
     opened = Run.open(folder)
@@ -324,8 +321,6 @@ def look(
     from attnlab.inside.look import View, look
     from attnlab.lm.model import load_model
     from attnlab.report.screen import show
-    from attnlab.store.folders import write_folder
-    from attnlab.store.runs import Run
 
     if not text and (question or not heads):
         raise UserError("there is no text to read: write some, or score heads on random tokens with --heads alone")

@@ -13,6 +13,9 @@ from attnlab.cli.common import HUGGING_FACE, app, console, errors, output_folder
 from attnlab.errors import UserError
 from attnlab.hf import BAG_OF_WORDS, FineTuning
 from attnlab.machine import require_single_process
+from attnlab.store import records
+from attnlab.store.folders import refuse_existing, write_folder
+from attnlab.store.runs import unused_path
 from attnlab.studies import options as opt
 from attnlab.studies.options import about, default, read_seeds, seed_numbers, settings_class, typed_command
 
@@ -90,8 +93,6 @@ def classify(
     from attnlab.hf.tuning import TableFiles
     from attnlab.lm.progress import display
     from attnlab.report.screen import show, show_all
-    from attnlab.store.folders import refuse_existing
-    from attnlab.store.runs import unused_path
 
     require_single_process("a classification")
     texts = TableFiles(train, dev, test, column, parse_names(labels))
@@ -147,8 +148,6 @@ def _predict(file: Path, model: str | None, unused: list[str], out: Path | None,
     from attnlab.hf.classify import predict, read_texts
     from attnlab.hf.documents import predictions_document
     from attnlab.report.screen import show_all
-    from attnlab.store import records
-    from attnlab.store.folders import write_folder
 
     if model is None or model == BAG_OF_WORDS:
         raise UserError("--predict needs a saved classifier: add --model FOLDER, such as runs/classify-1")

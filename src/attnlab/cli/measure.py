@@ -19,6 +19,8 @@ from attnlab.cli.common import DESIGN, MEASURE, app, console, errors, say, show_
 from attnlab.config import resolve
 from attnlab.errors import UserError
 from attnlab.machine import require_single_process
+from attnlab.store.folders import refuse_existing, write_folder
+from attnlab.store.records import encode
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 from attnlab.terminal import printable
@@ -123,8 +125,6 @@ def bench(
     from attnlab.measure.bench.cases import Case, choose_cases
     from attnlab.report.html import as_html
     from attnlab.report.text import as_markdown
-    from attnlab.store.folders import refuse_existing, write_folder
-    from attnlab.store.records import encode
 
     require_single_process("a benchmark")
     if out is not None:
@@ -251,8 +251,6 @@ def mechanisms_show(
     """
     from attnlab.measure import approximation, cards
     from attnlab.report.html import as_html
-    from attnlab.store.folders import refuse_existing, write_folder
-    from attnlab.store.records import encode
 
     entry = registry.find("mechanism", name)
     at_least_one("draws", draws)

@@ -6,20 +6,19 @@ import os
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from rich.table import Table
 
-from attnlab import registry
+from attnlab import registry, studies
 from attnlab.cli.common import TRAIN, app, console, say, show_json
 from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names, resolve
 from attnlab.errors import UserError
 from attnlab.machine import cores, is_main_process, require_single_process
+from attnlab.store.folders import kind_of
+from attnlab.store.runs import Run, unused_path
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default, read_seeds
-
-if TYPE_CHECKING:
-    from attnlab.store.runs import Run
 
 _PEOPLE = default("people")
 
@@ -87,7 +86,6 @@ def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:
     if count == 1 and not is_one_of_several:
         return
     from attnlab.lm.processes import join_launch, launch
-    from attnlab.store.runs import unused_path
 
     if is_one_of_several:
         join_launch()
@@ -118,7 +116,6 @@ def finetune(
     """Train on questions, from a pretrained run or from scratch."""
     from attnlab.lm import stages
     from attnlab.lm.progress import display
-    from attnlab.store.runs import Run
 
     start = Run.open(base) if base else None
     preset = preset or (start.record.settings["preset"] if start else "small")
@@ -138,7 +135,9 @@ def _report_training(done: Run) -> None:
         result = done.result
         best = ""
         if result.best_dev_loss is not None:
-            best = f", best dev loss {result.best_dev_loss:.3f} at step {result.best_step:,} ({done.path / 'best'})"
+            best = (
+                f", best validation loss {result.best_dev_loss:.3f} at step {result.best_step:,} ({done.path / 'best'})"
+            )
         steps = "1 step" if result.steps == 1 else f"{result.steps:,} steps"
         loss = "" if result.final_loss is None else f", loss {result.final_loss:.3f}"
         say(
@@ -160,11 +159,8 @@ def resume(
     trust_code: opt.TrustCode = False,
 ) -> None:
     """Resume a run or a study that was stopped or killed, or add seeds to a comparison."""
-    from attnlab import studies
     from attnlab.lm import stages
     from attnlab.lm.progress import display
-    from attnlab.store.folders import kind_of
-    from attnlab.store.runs import Run
 
     is_study = kind_of(folder) == "study"
     if seeds is not None and folder.exists() and not is_study:

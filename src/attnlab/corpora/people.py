@@ -82,10 +82,7 @@ FORMS = (
 MOST_FORMS = sum("{death}" not in form for form in FORMS)  # those that fit everyone
 # The first form is the usual one: it is listed as often as all others together.
 _QUESTIONS = (
-    "Where was {name} born?",
-    "Where was {name} born?",
-    "Where was {name} born?",
-    "Where was {name} born?",
+    *["Where was {name} born?"] * 4,
     "In which city was {name} born?",
     "What is the birthplace of {name}?",
     "In what place was {name} born?",

@@ -53,10 +53,6 @@ class Answers:
             raise UserError(f"there is no file {inputs.shown(name)} beside the answers")
         return path
 
-    def without_folder(self, message: str) -> str:
-        """A message about the student's files without the path of their folder."""
-        return message.replace(f"{self.folder.resolve()}{os.sep}", "")
-
 
 def find_answers(places: Sequence[Path], sheet: Path) -> dict[str, Path]:
     """The answer files by student: of a folder, every TOML file but the sheet, and every folder of a student."""

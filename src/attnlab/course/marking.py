@@ -289,7 +289,7 @@ def _mark_task(task: Task, answers: Answers) -> Outcome:
     """The outcome of a task; its message is the same, but for numbers and own words, for all who made the mistake."""
     answer = answers.values.get(task.name)
     outcome = fail(task, _UNREADABLE) if answers.unreadable else _judge(task, answer, answers)
-    message = cut(printable(answers.without_folder(outcome.message)), _LONG)
+    message = cut(printable(outcome.message.replace(f"{answers.folder.resolve()}{os.sep}", "")), _LONG)
     alike = message.replace(answer.partition(":")[0], "") if isinstance(answer, str) else message  # file.py:Class
     return replace(outcome, message=message, alike=re.sub(r"\d+", "", alike))
 

@@ -246,7 +246,8 @@ def _training(own: TomlTable, folder: Path) -> Training:
     """How to train for a loss; preset, settings and texts are checked before any training."""
     from attnlab.course.classes import Training
 
-    preset, settings = _text(own, "preset", "quick"), _plain(own.get("settings", {}))
+    preset, exact = _text(own, "preset", "quick"), own.get("settings", {})
+    settings = json.loads(json.dumps(exact, default=float))  # floats instead of the decimals of a sheet
     if not isinstance(settings, dict):
         raise UserError("settings must be a table, such as {train = {epochs = 2}}")
     resolve(preset, given=settings)
@@ -254,15 +255,6 @@ def _training(own: TomlTable, folder: Path) -> Training:
     for source in filter(None, (corpus, dev)):
         corpora.load_corpus(source)
     return Training(preset, corpus, dev, json.dumps(settings))
-
-
-def _plain(value: Any) -> Any:
-    """Settings with floats instead of the exact decimals of a sheet."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, bool | int | str) else float(value)
 
 
 KINDS: dict[str, Callable[[str, TomlTable, Context], Task]] = {

@@ -73,76 +73,69 @@ _Seconds = Annotated[float, Parameter(help="Time limit in seconds for a proof of
 _Picture = Annotated[Path | None, Parameter(help="Write a picture, as .png, .svg or .pdf.", validator=_refuse_picture)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    """What every question about keys and values says, and how its answer is shown."""
+
+    keys: _Keys
+    values: _Values
+    tolerance: _Tolerance = Decimal("0.01")
+    scale: _Scales = "none"
+    json: _Json = False
+    picture: _Picture = None
+
+    def answer(self, solve: Callable[..., Result], *arguments: Any, edits: int | None = None, **options: Any) -> None:
+        """Show the answer to what else is asked; `edits` is the index of a key that the answer replaces."""
+        k, v = _matrix(self.keys, "keys"), _matrix(self.values, "values")
+        result = solve(k, v, *arguments, tolerance=self.tolerance, scale=self.scale, **options)
+        keys = k.floats.copy()
+        if edits is not None:
+            keys[edits] = result.more["key"]
+        _show(result, self.json, self.picture, (keys, v.floats))
+
+
+_Asked = Annotated[_Question, Parameter(name="*")]
+
+
 @design.command
 def select(
     *,
-    keys: _Keys,
-    values: _Values,
+    question: _Asked,
     index: Annotated[int | None, _option("Index of the value, from 0; all by default.", _whole)] = None,
-    tolerance: _Tolerance = Decimal("0.01"),
-    scale: _Scales = "none",
     seconds: _Seconds = 5.0,
-    json: _Json = False,
-    picture: _Picture = None,
 ) -> None:
     """Find a query that copies one value, or one query for each value."""
-    k, v = _matrix(keys, "keys"), _matrix(values, "values")
-    result = solver.select(k, v, index, tolerance=tolerance, scale=scale, seconds=seconds)
-    _show(result, json, picture, (k.floats, v.floats))
+    question.answer(solver.select, index, seconds=seconds)
 
 
 @design.command
 def blend(
     *,
-    keys: _Keys,
-    values: _Values,
+    question: _Asked,
     indices: _Indices = None,
     weights: Annotated[str | None, _option("Their weights, such as .3,.7; equal by default.")] = None,
-    tolerance: _Tolerance = Decimal("0.01"),
-    scale: _Scales = "none",
     seconds: _Seconds = 5.0,
-    json: _Json = False,
-    picture: _Picture = None,
 ) -> None:
     """Find a query that mixes some values with given weights and ignores the others."""
-    k, v = _matrix(keys, "keys"), _matrix(values, "values")
-    chosen, shares = _indices(indices), _optional(weights, "weights")
-    result = solver.blend(k, v, chosen, shares, tolerance=tolerance, scale=scale, seconds=seconds)
-    _show(result, json, picture, (k.floats, v.floats))
+    question.answer(solver.blend, _indices(indices), _optional(weights, "weights"), seconds=seconds)
 
 
 @design.command
-def average(
-    *,
-    keys: _Keys,
-    values: _Values,
-    indices: _Indices = None,
-    tolerance: _Tolerance = Decimal("0.01"),
-    scale: _Scales = "none",
-    json: _Json = False,
-    picture: _Picture = None,
-) -> None:
+def average(*, question: _Asked, indices: _Indices = None) -> None:
     """Find a query for the average of some values, or of all."""
-    blend(keys=keys, values=values, indices=indices, tolerance=tolerance, scale=scale, json=json, picture=picture)
+    question.answer(solver.average, _indices(indices))
 
 
 @design.command
 def reach(
     *,
-    keys: _Keys,
-    values: _Values,
+    question: _Asked,
     target: _Target,
     query: Annotated[str | None, _option("Do not search; measure how close this query comes.")] = None,
-    tolerance: _Tolerance = Decimal("0.01"),
-    scale: _Scales = "none",
     seconds: _Seconds = 5.0,
-    json: _Json = False,
-    picture: _Picture = None,
 ) -> None:
     """Find a query whose output is any point you name."""
-    k, v, y, q = _matrix(keys, "keys"), _matrix(values, "values"), _matrix(target, "target"), _optional(query, "query")
-    result = solver.reach(k, v, y, query=q, tolerance=tolerance, scale=scale, seconds=seconds)
-    _show(result, json, picture, (k.floats, v.floats))
+    question.answer(solver.reach, _matrix(target, "target"), query=_optional(query, "query"), seconds=seconds)
 
 
 @design.command
@@ -179,24 +172,15 @@ def layer(
 @design.command
 def edit_key(
     *,
-    keys: _Keys,
-    values: _Values,
+    question: _Asked,
     query: Annotated[str, _option("Query that stays fixed.")],
     index: Annotated[int, _option("Index of the key to change, from 0.", _whole)],
     target: Annotated[str | None, _option("Output wanted; by default the value of the key.")] = None,
     norm: Annotated[float | None, Parameter(help="Norm of the new key.")] = None,
-    tolerance: _Tolerance = Decimal("0.01"),
-    scale: _Scales = "none",
-    json: _Json = False,
-    picture: _Picture = None,
 ) -> None:
     """Change one key so that a fixed query gives the output you want."""
-    import numpy as np
-
-    k, v, q, y = _matrix(keys, "keys"), _matrix(values, "values"), _matrix(query, "query"), _optional(target, "target")
-    result = solver.edit_key(k, v, q, index, y, norm=norm, tolerance=tolerance, scale=scale)
-    edited = np.where(np.arange(len(k.floats))[:, None] == index, result.more["key"], k.floats)
-    _show(result, json, picture, (edited, v.floats))
+    q, y = _matrix(query, "query"), _optional(target, "target")
+    question.answer(solver.edit_key, q, index, y, norm=norm, edits=index)
 
 
 @design.command

@@ -42,15 +42,7 @@ from attnlab.errors import DataError, UserError, refuse
 from attnlab.store import usercode
 
 try:
-    from transformers import (
-        AutoConfig,
-        AutoModelForCausalLM,
-        AutoTokenizer,
-        GenerationConfig,
-        GPT2Config,
-        GPT2LMHeadModel,
-        PreTrainedTokenizerFast,
-    )
+    import transformers
 except ImportError:
     raise UserError("transformers is not installed, and exchange needs it: pip install 'attnlab[hf]'") from None
 
@@ -91,9 +83,8 @@ _OUTER = {
 }
 _PARTS = {"norm1": "ln_1", "norm2": "ln_2", "attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.out": "mlp.c_proj"}
 _SIZES = ("n_layer", "n_head", "n_embd", "vocab_size")  # settings with the same name in both
-_ORIGINAL = (
-    "attnlab_original"  # in tokenizer_config.json: what attnlab's own tokenizer.json has in place of what is added
-)
+# In tokenizer_config.json: what attnlab's own tokenizer.json has in place of what is added.
+_ORIGINAL = "attnlab_original"
 _CHANGED = ("normalizer", "post_processor", "decoder", "added_tokens")
 _NEVER = (*range(0xFF, 0xF4, -1), 0xC1, 0xC0)  # bytes that do not occur in UTF-8
 _PROBES = (
@@ -128,10 +119,10 @@ def _transposed(name: str, weight: Tensor) -> Tensor:
     return weight.T if weight.ndim == 2 and ".c_" in name else weight
 
 
-def _to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[GPT2Config, dict[str, Tensor]]:
+def _to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[transformers.GPT2Config, dict[str, Tensor]]:
     """The config, with the ids of the special symbols, and the weights of a model as a GPT-2."""
     config, weights = model.config, model.state_dict()
-    gpt2_config = GPT2Config(
+    gpt2_config = transformers.GPT2Config(
         **{name: getattr(config, name) for name in _SIZES},
         n_positions=config.block_size,
         n_inner=config.mlp_ratio * config.n_embd,
@@ -161,20 +152,16 @@ def _to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[GPT2Config, dict[str
 
 def _model_config(config: Any) -> ModelConfig:
     """The settings of attnlab's model that equals a GPT-2; what has no equal is refused."""
-    inner, epsilon, activation = (
-        config.n_inner or 4 * config.n_embd,
-        config.layer_norm_epsilon,
-        config.activation_function,
-    )
+    inner, epsilon = config.n_inner or 4 * config.n_embd, config.layer_norm_epsilon
+    activation, streams = config.activation_function, (config.resid_pdrop, config.embd_pdrop)
+    foreign = activation not in _ACTIVATIONS
     reasons = {
-        f"has the activation '{activation}', and attnlab only {', '.join(_ACTIVATIONS)}": activation
-        not in _ACTIVATIONS,
+        f"has the activation '{activation}', and attnlab only {', '.join(_ACTIVATIONS)}": foreign,
         f"has layer_norm_epsilon {epsilon:g}, and attnlab only {_EPSILON:g}": epsilon != _EPSILON,
         f"has n_inner {inner}, and attnlab only multiples of n_embd ({config.n_embd})": inner % config.n_embd,
         "reads a second text (add_cross_attention), and an attnlab model reads one": config.add_cross_attention,
-        f"has dropout {config.resid_pdrop} in the stream and {config.embd_pdrop} in the embedding, and attnlab one number for"
-        " both: set them equal in its config.json, which changes training only": config.resid_pdrop
-        != config.embd_pdrop,
+        f"has dropout {streams[0]} in the stream and {streams[1]} in the embedding, and attnlab one number for both: set"
+        " them equal in its config.json, which changes training only": len(set(streams)) > 1,
     }
     refuse("this GPT-2", reasons)
     return ModelConfig(
@@ -204,12 +191,8 @@ def _from_gpt2(config: Any, tensors: dict[str, Tensor]) -> LanguageModel:
         for kind in ("weight", "bias"):
             name = f"transformer.h.{layer}.attn.c_attn.{kind}"
             query, key, value = _transposed(name, tensors[name]).chunk(3)
-            heads = f"blocks.{layer}.attn.heads"
-            weights |= {
-                f"{heads}.query.{kind}": query * scale,
-                f"{heads}.key.{kind}": key,
-                f"{heads}.value.{kind}": value,
-            }
+            for part, weight in (("query", query * scale), ("key", key), ("value", value)):
+                weights[f"blocks.{layer}.attn.heads.{part}.{kind}"] = weight
     model.load_state_dict({name: tensor.detach().float() for name, tensor in weights.items()})
     return model.eval()
 
@@ -217,7 +200,7 @@ def _from_gpt2(config: Any, tensors: dict[str, Tensor]) -> LanguageModel:
 # Tokenizers, out
 
 
-class AttnlabWordTokenizer(PreTrainedTokenizerFast):
+class AttnlabWordTokenizer(transformers.PreTrainedTokenizerFast):
     """attnlab's tokenizer of words: text is cut by attnlab's rules of English before it is looked up."""
 
     def _encode_plus(  # type: ignore[override]
@@ -337,9 +320,9 @@ def _assign_id(stored: _Json, symbol: str, like: str | None, rows: int) -> None:
     stored["added_tokens"].sort(key=lambda entry: entry["id"])
 
 
-AutoConfig.register(AttnlabConfig.model_type, AttnlabConfig, exist_ok=True)
-AutoModelForCausalLM.register(AttnlabConfig, AttnlabForCausalLM, exist_ok=True)
-AutoTokenizer.register(AttnlabConfig, fast_tokenizer_class=AttnlabWordTokenizer, exist_ok=True)
+transformers.AutoConfig.register(AttnlabConfig.model_type, AttnlabConfig, exist_ok=True)
+transformers.AutoModelForCausalLM.register(AttnlabConfig, AttnlabForCausalLM, exist_ok=True)
+transformers.AutoTokenizer.register(AttnlabConfig, fast_tokenizer_class=AttnlabWordTokenizer, exist_ok=True)
 register_all()
 
 
@@ -398,7 +381,7 @@ def _model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]
     whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     return {
         "config.json": config.to_json_string().encode(),
-        "generation_config.json": GenerationConfig(**symbols).to_json_string().encode(),
+        "generation_config.json": transformers.GenerationConfig(**symbols).to_json_string().encode(),
         "model.safetensors": bytes(save_tensors(whole, metadata={"format": "pt"})),
         **usercode.code_files(model.config.mechanism),
     }
@@ -473,17 +456,17 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
     if (folder / "model").is_dir():
         raise UserError(f"{folder} is already a run of attnlab: use it directly")
     refuse_pickled(folder)
-    config = load(AutoConfig, str(folder), local_files_only=True)
+    config = load(transformers.AutoConfig, str(folder), local_files_only=True)
     if config.model_type == "attnlab":
         model = _load_complete(AttnlabForCausalLM, folder, trust_code=trust_code).language_model
     elif config.model_type == "gpt2":
         _model_config(config)  # refuses before the weights are read
-        model = _from_gpt2(config, _load_complete(GPT2LMHeadModel, folder).state_dict())
+        model = _from_gpt2(config, _load_complete(transformers.GPT2LMHeadModel, folder).state_dict())
     else:
         raise UserError(
             f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2 and its own exports"
         )
-    published = load(AutoTokenizer, str(folder), local_files_only=True)
+    published = load(transformers.AutoTokenizer, str(folder), local_files_only=True)
     with reporting_damage(folder / "tokenizer_config.json"):
         tokenizer = _tokenizer_from(published, model.config.vocab_size)
     if tokenizer.size > model.config.vocab_size:

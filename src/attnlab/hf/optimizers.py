@@ -25,6 +25,7 @@ from attnlab.report.words import duration, listed, percent, plural
 from attnlab.store import records
 from attnlab.store.folders import write_folder
 from attnlab.studies.study import study
+from attnlab.studies.training import share_of
 
 _ALPHA = 0.05
 
@@ -151,12 +152,12 @@ class Optimizers(Tuning[OptimizersResult]):
 
 
 def _summary(name: str, rate: float, outcomes: list[Outcome]) -> OptimizerSummary:
-    mean = stats.mean_interval([outcome.accuracy for outcome in outcomes])
+    mean = share_of(*(outcome.right for outcome in outcomes))
     seconds = [epoch.seconds for outcome in outcomes for epoch in outcome.epochs]
     return OptimizerSummary(
         name,
         rate,
-        mean.mean,
+        mean.accuracy or 0.0,
         mean.low,
         mean.high,
         sum(outcome.dev.loss is None for outcome in outcomes),

@@ -122,12 +122,9 @@ def sample(
             f"the prompt has {len(begin)} tokens, but the model's block holds {model.config.block_size}: shorten it"
         )
     choose = _by_chance(tokenizer, count, temperature, top_k, seed)
+    beyond = not tokenizer.words  # sentences end with the block
+    options = {"use_cache": use_cache, "choose": choose, "beyond": beyond}
     with eval_mode(model):
-        options = {
-            "use_cache": use_cache,
-            "choose": choose,
-            "beyond": not tokenizer.words,
-        }  # sentences end with the block
         written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, **options)
     first = len(begin) - len(tokenizer.encode(prompt))
     return [tokenizer.decode([*begin[first:], *ids]) for ids in written]

@@ -131,10 +131,7 @@ def make_optimizers(
         optimizers["muon"] = Muon(inner, config.muon_lr, weight_decay=config.weight_decay, ranks=ranks)
     else:
         decayed += inner
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     optimizers["adamw"] = torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), fused=True)
     for optimizer in optimizers.values():
         for group in optimizer.param_groups:

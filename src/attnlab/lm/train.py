@@ -535,7 +535,9 @@ class Trainer:
             )
             self.run.tidy_checkpoints(self.at.step)
             best = self.run.path / "best"
-            if self.settings.patience and (listed := Manifest.find(best)):
+            # Answers may still get better while their loss rises; text does not.
+            rose = self.at.stale > 0 and self.dev is not None and not self.dev.questions
+            if (self.settings.patience or rose) and (listed := Manifest.find(best)):
                 files = {name: read_bytes(best / name) for name in listed.files}
             write_folder(self.run.path / "model", "model", files, replace=True)
             add_files(self.run.path, {"result.json": records.encode(result)}, existing=["metrics.jsonl"])

@@ -13,11 +13,6 @@ from attnlab.mechanisms.heads import Attention, Shared
 from attnlab.registry import mechanism
 
 
-def _slopes_of(n_head: int) -> Tensor:
-    """The bias per step of distance in every head: 2^(-8/H), its square, its cube ..."""
-    return 2.0 ** (-8.0 * torch.arange(1, n_head + 1) / n_head)
-
-
 @mechanism("alibi", paper="arXiv:2108.12409", cost="n²·d", causal=True)
 class Alibi(Attention):
     """Dot-product attention whose scores fall with the distance, with a different slope in each head.
@@ -34,7 +29,7 @@ class Alibi(Attention):
     def __init__(self, n_embd: int, n_head: int, block_size: int, **shared: Unpack[Shared]) -> None:
         shared["rotary"] = False
         super().__init__(n_embd, n_head, block_size, **shared)
-        self.register_buffer("slopes", _slopes_of(n_head), persistent=False)
+        self.register_buffer("slopes", 2.0 ** (-8.0 * torch.arange(1, n_head + 1) / n_head), persistent=False)
 
     def biases(self, asked: int, seen: int) -> Tensor:
         """The bias of every pair, by head."""

@@ -38,14 +38,7 @@ class Linformer(Attention):
     """
 
     def __init__(
-        self,
-        n_embd: int,
-        n_head: int,
-        block_size: int,
-        *,
-        rank: int = 0,
-        block: int = 0,
-        **shared: Unpack[Shared],
+        self, n_embd: int, n_head: int, block_size: int, *, rank: int = 0, block: int = 0, **shared: Unpack[Shared]
     ) -> None:
         super().__init__(n_embd, n_head, block_size, **shared)
         if rank < 0 or block < 0:

@@ -41,14 +41,7 @@ class Perceiver(Attention):
     """
 
     def __init__(
-        self,
-        n_embd: int,
-        n_head: int,
-        block_size: int,
-        *,
-        latents: int = 0,
-        block: int = 0,
-        **shared: Unpack[Shared],
+        self, n_embd: int, n_head: int, block_size: int, *, latents: int = 0, block: int = 0, **shared: Unpack[Shared]
     ) -> None:
         super().__init__(n_embd, n_head, block_size, **shared)
         if latents < 0 or block < 0:

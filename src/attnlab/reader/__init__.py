@@ -12,7 +12,7 @@ learned. Knows nothing about tokens or models.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -135,9 +135,8 @@ def _same_kind(
     for form in forms:
         home = next((group for group in groups if alike(form, group[0])), None)
         if home is None:
-            groups.append([form])
-        else:
-            home.append(form)
+            groups.append(home := [])
+        home.append(form)
     return groups
 
 
@@ -267,11 +266,10 @@ class Reader:
         if not candidates:
             return Answer("", 0.0)
         rows = _rows_of(self.book, lines, candidates, self.known[kind])
-        total: dict[str, float] = {}
+        total: dict[str, float] = defaultdict(float)
         for candidate, probability in zip(candidates, self.choice.probabilities(kind, rows)[:-1], strict=True):
-            total[candidate.text] = total.get(candidate.text, 0.0) + float(probability)
-        best = max(total, key=lambda text: total[text])
-        return Answer(best, total[best])
+            total[candidate.text] += float(probability)
+        return Answer(*max(total.items(), key=lambda item: item[1]))
 
     def read(self, question: str) -> Answer:
         """Answer a question; the answer is empty if there is no candidate."""

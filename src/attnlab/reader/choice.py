@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
+from scipy.special import softmax
 
 _Numbers = NDArray[np.float64]
 Rows = list[list[str]]  # the clues of each candidate of one question
@@ -120,5 +121,4 @@ class Choice:
     def probabilities(self, kind: int, rows: Rows) -> _Numbers:
         """Return the probability that each candidate of a question is correct."""
         scores: _Numbers = _matrix_of(rows, self.numbers) @ self.weights[kind]
-        likely = np.exp(scores - scores.max())
-        return likely / likely.sum()
+        return softmax(scores)

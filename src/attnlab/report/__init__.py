@@ -12,7 +12,7 @@ side by side have no stored result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from attnlab.report.document import Document
@@ -27,18 +27,14 @@ FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that 
 
 
 def _files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
-    files: dict[str, str] = {}
-    if "md" in formats:
-        files["report.md"] = as_markdown(document)
-    if "json" in formats:
-        files["report.json"] = encode(document).decode()
-    if "csv" in formats:
-        files |= {f"report-{name}.csv": as_csv(table) for name, table in named_tables(document)}
-    if "latex" in formats:
-        files["report.tex"] = as_latex(document)
-    if "html" in formats:
-        files["report.html"] = as_html(document)
-    return files
+    makers: dict[str, Callable[[], dict[str, str]]] = {
+        "md": lambda: {"report.md": as_markdown(document)},
+        "json": lambda: {"report.json": encode(document).decode()},
+        "csv": lambda: {f"report-{name}.csv": as_csv(table) for name, table in named_tables(document)},
+        "latex": lambda: {"report.tex": as_latex(document)},
+        "html": lambda: {"report.html": as_html(document)},
+    }
+    return {name: text for kind in FORMATS if kind in formats for name, text in makers[kind]().items()}
 
 
 def write_document(document: Document, folder: Path, formats: Sequence[str] = ("md", "html")) -> Path:

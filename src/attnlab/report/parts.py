@@ -12,7 +12,7 @@ from attnlab.config import Settings
 from attnlab.machine import environment
 from attnlab.report import document as blocks
 from attnlab.report import words
-from attnlab.report.document import Axis, Block, Cell, Chart, Column, Document, Group, Row, Series, Table
+from attnlab.report.document import Axis, Block, Cell, Chart, Column, Document, Group, Row, RowTone, Series, Table
 from attnlab.store.runs import RunResult, Step
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def table_of(
     cells: Sequence[tuple[str | Column, Callable[[_Item], Cell]]],
     *,
     mark: Callable[[_Item], str] = lambda item: "",
+    tone: Callable[[_Item], RowTone] = lambda item: "",
     brief: bool = False,
 ) -> Table:
     """A table with one row per item, from the title of every column and its cell for an item; the first column is the name."""
@@ -140,7 +141,7 @@ def table_of(
     rows = []
     for item in items:
         name, *others = (make(item) for _, make in cells)
-        rows.append(Row(name, others, mark(item), "good" if mark(item) else ""))
+        rows.append(Row(name, others, mark(item), "good" if mark(item) else tone(item)))
     return Table(title, caption, [first, *columns("", *titles[1:])[1:]], rows, brief)
 
 
@@ -247,29 +248,26 @@ def commonest_table(rows: Sequence[Scored], of: str = "each model") -> Table:
 
 def results_table(rows: Sequence[Scored], first: str = "Model") -> Table:
     """Accuracies, or only predictions if the exam has no answers; with the time of training where that is known."""
-    scored = any(row.accuracy is not None for row in rows)
-    timed = any(row.seconds is not None for row in rows)
-
-    def cells(row: Scored) -> list[Cell]:
-        usual = [_commonest_cell(row), *([cell(row.seconds, "seconds")] if timed else [])]
-        if not scored:
-            return [cell(row.questions, "count"), *usual]
-        return [cell(row.accuracy, "share"), interval_cell(row), out_of(row.correct, row.questions), *usual]
-
-    titles = ("Accuracy", "95 % interval", "Correct") if scored else ("Predictions",)
-    scores = [Column(title, minor=title == "Correct") for title in titles]
-    shown = columns(first, *scores, text_column("Most common answers"), *(["Training"] if timed else []))
-    caption = "Predictions only: the exam has no answers to compare with."
-    if scored:
+    cells: list[tuple[str | Column, Callable[[Scored], Cell]]] = [(first, lambda row: Cell(row.name, None, row.note))]
+    if any(row.accuracy is not None for row in rows):
         caption = (
             "Answers must match exactly. The 95 % interval (Wilson) shows how precisely an exam of this size measures the"
             " accuracy."
         )
-    lines = [
-        Row(Cell(row.name, None, row.note), cells(row), tone="baseline" if row.kind == "baseline" else "")
-        for row in rows
-    ]
-    return Table("Results", caption, shown, lines, brief=True)
+        cells += [("Accuracy", lambda row: cell(row.accuracy, "share")), ("95 % interval", interval_cell)]
+        cells.append((Column("Correct", minor=True), lambda row: out_of(row.correct, row.questions)))
+    else:
+        caption = "Predictions only: the exam has no answers to compare with."
+        cells.append(("Predictions", lambda row: cell(row.questions, "count")))
+    cells.append((text_column("Most common answers"), _commonest_cell))
+    if any(row.seconds is not None for row in rows):
+        cells.append(("Training", lambda row: cell(row.seconds, "seconds")))
+    return table_of("Results", caption, rows, cells, tone=tone_of, brief=True)
+
+
+def tone_of(row: Scored) -> RowTone:
+    """Baselines are shown as such."""
+    return "baseline" if row.kind == "baseline" else ""
 
 
 def accuracy_chart(rows: Sequence[Scored]) -> Chart | None:
@@ -287,22 +285,23 @@ def accuracy_chart(rows: Sequence[Scored]) -> Chart | None:
 
 def training_blocks(runs: Mapping[str, TrainedRun]) -> list[Block]:
     """The loss curves of training runs, and a table of them in numbers."""
-    rows = []
-    for name, run in runs.items():
-        cells = [
-            cell(run.steps, "count"),
-            cell(run.epochs, ""),
-            cell(run.tokens, "count"),
-            cell(run.tokens_per_second, "count"),
-            cell(run.seconds, "seconds"),
-            cell(run.final_loss, "loss"),
-            cell(run.parameters, "count"),
-        ]
-        rows.append(Row(Cell(name), cells))
-    titles = ("Steps", "Epochs", "Tokens", "Tokens per second", "Time", "Final loss", "Parameters")
-    caption = "The final loss is the mean over the last twentieth of the steps."
     charts = [loss_chart(name, run.curve) for name, run in runs.items() if run.curve.steps]
-    return [*charts, Table("Training runs", caption, columns("Run", *titles), rows)] if runs else []
+    table = table_of(
+        "Training runs",
+        "The final loss is the mean over the last twentieth of the steps.",
+        runs.items(),
+        [
+            ("Run", lambda item: Cell(item[0])),
+            ("Steps", lambda item: cell(item[1].steps, "count")),
+            ("Epochs", lambda item: cell(item[1].epochs, "")),
+            ("Tokens", lambda item: cell(item[1].tokens, "count")),
+            ("Tokens per second", lambda item: cell(item[1].tokens_per_second, "count")),
+            ("Time", lambda item: cell(item[1].seconds, "seconds")),
+            ("Final loss", lambda item: cell(item[1].final_loss, "loss")),
+            ("Parameters", lambda item: cell(item[1].parameters, "count")),
+        ],
+    )
+    return [*charts, table] if runs else []
 
 
 def score_document(scores: Scores, command: str) -> Document:
@@ -395,7 +394,7 @@ def _smoothed(curve: LossCurve, size: float, by_step: bool = False) -> tuple[lis
         if loss is not None and math.isfinite(loss)
     ]
     losses = [loss for _, loss in known]
-    return [place for place, _ in known], losses, smooth(losses, max(5, len(known) // 40))
+    return [place for place, _ in known], losses, smooth(losses, max(1, min(5, len(known) // 10), len(known) // 40))
 
 
 def loss_chart(name: str, curve: LossCurve) -> Chart:

@@ -150,15 +150,11 @@ def as_markdown(document: Document) -> str:
 # Tables for other programs and for papers
 
 
-def _slug(words: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:40] or "table"
-
-
 def named_tables(document: Document) -> Iterator[tuple[str, Table]]:
     """The tables with names that no two share."""
     seen: dict[str, int] = {}
     for table in document.tables():
-        name = _slug(table.title)
+        name = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")[:40] or "table"
         seen[name] = seen.get(name, 0) + 1
         yield name if seen[name] == 1 else f"{name}-{seen[name]}", table
 

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from attnlab.errors import AttnlabError, UntrustedCode, UserError
 from attnlab.inside import Ablation, HeadEffect, Intervention, TapName
@@ -475,21 +475,13 @@ def sample(options: Options, query: Sampling) -> Iterator[Samples]:
     """Texts of each run, one after the other, as `attnlab generate` samples them."""
     from attnlab.lm import evaluate
 
-    for name in query.names:
+    settings = structs.asdict(query)
+    for name in settings.pop("names"):
         options.folder(name)
     for name in dict.fromkeys(query.names):
         try:
             opened = open_once(options, name)
-            texts = evaluate.sample(
-                opened.model,
-                opened.tokenizer,
-                query.prompt,
-                count=query.count,
-                temperature=query.temperature,
-                top_k=query.top_k,
-                seed=query.seed,
-                limit=query.limit,
-            )
+            texts = evaluate.sample(opened.model, opened.tokenizer, **settings)
         except AttnlabError as error:
             yield Samples(name, [], str(error))
         else:

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from attnlab.errors import DataError, UserError
 from attnlab.serve.routes import Options, Query, Route
@@ -148,14 +148,7 @@ def noise(_: Options, settings: NoiseSettings) -> NoiseResult:
     from attnlab.design import noisy_keys
     from attnlab.design.attention import softmax
 
-    result = noisy_keys.noise(
-        n=settings.n,
-        strength=settings.strength,
-        alpha=settings.alpha,
-        varying=settings.varying,
-        seed=settings.seed,
-        samples=_SIMULATED,
-    )
+    result = noisy_keys.noise(**structs.asdict(settings), samples=_SIMULATED)
     chosen = result.indices
     keys = noisy_keys.noisy(np.eye(result.keys), chosen, result.alpha, result.varying, None, "none")
     sampled = keys.sample(_SAMPLES, np.random.default_rng([settings.seed, 2]))

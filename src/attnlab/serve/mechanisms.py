@@ -179,17 +179,9 @@ def _entry(name: str) -> Entry:
 def _summary(entry: Entry) -> Mechanism:
     from attnlab.measure import cards
 
-    summary = Mechanism(
-        name=entry.name,
-        summary=entry.parts.summary,
-        cost=entry.cost,
-        weights=entry.weights,
-        causal=entry.causal,
-        defect=entry.defect,
-        paper=entry.paper,
-        link=cards.link(entry.paper),
-        source=f"{entry.build.__module__.replace('.', '/')}.py",
-    )
+    declared = {key: getattr(entry, key) for key in ("name", "cost", "weights", "causal", "defect", "paper")}
+    source = f"{entry.build.__module__.replace('.', '/')}.py"
+    summary = Mechanism(**declared, summary=entry.parts.summary, link=cards.link(entry.paper), source=source)
     with suppress(UserError):  # a plugin may have no pattern
         block = cards.patterns(entry)
         head = block.heads[block.chosen or 0]

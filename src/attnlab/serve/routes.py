@@ -22,9 +22,13 @@ WorkerName = Literal["models", "solver", "reports", "measures"]
 class NotFound(AttnlabError):
     """What was asked for does not exist."""
 
+    status = 404
+
 
 class Forbidden(AttnlabError):
     """It may not be done with the options of this server."""
+
+    status = 403
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ from attnlab.errors import AttnlabError, UserError, one_line
 from attnlab.report.html import script, style
 from attnlab.serve import ask, design, mechanisms, runs
 from attnlab.serve.access import CONNECTION_LIMIT, HEADER_LIMIT, Access, Connection, Guard, hosts_of, refusal
-from attnlab.serve.routes import Forbidden, NotFound, Options, Q, Route, WorkerName
-from attnlab.serve.worker import Busy, TimeLimit, Worker, import_all, in_thread
+from attnlab.serve.routes import NotFound, Options, Q, Route, WorkerName
+from attnlab.serve.worker import Busy, Worker, import_all, in_thread
 from attnlab.store.folders import digest, locked
 from attnlab.store.records import encode_line
 
@@ -50,13 +50,6 @@ LIVE_PAGES = 24  # event streams at a time
 _POLL = 0.25  # seconds between looks at whether a client is still there
 _CLOSE = 1  # seconds for requests to end, and then for workers, when the server does
 _SILENCE = 15.0  # seconds after which a comment shows that the server is there
-_STATUS: tuple[tuple[type[AttnlabError], int], ...] = (
-    (NotFound, 404),
-    (Forbidden, 403),
-    (Busy, 429),
-    (TimeLimit, 504),
-    (AttnlabError, 422),
-)
 _STATIC = resources.files("attnlab.serve").joinpath("static")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
 # The script and style of reports, which those of the page are based on; the script as a module.
@@ -229,7 +222,8 @@ def _titles(kind: type[Any]) -> dict[str, str]:
 
 
 def _status_of(error: AttnlabError) -> int:
-    return next(status for kind, status in _STATUS if isinstance(error, kind))
+    """The status of the answer: that of the kind of error, or that the request cannot be processed."""
+    return getattr(error, "status", 422)
 
 
 async def _failed(_: Request, error: Exception) -> Response:

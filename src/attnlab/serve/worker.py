@@ -31,9 +31,13 @@ _ENDED = "the computation ended unexpectedly, perhaps for lack of memory: try ag
 class Busy(AttnlabError):
     """Too many tasks wait already."""
 
+    status = 429
+
 
 class TimeLimit(AttnlabError):
     """A task took too long."""
+
+    status = 504
 
 
 class Worker:

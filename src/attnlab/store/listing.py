@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -28,23 +28,6 @@ from attnlab.store.runs import Run, RunRecord, Step
 from attnlab.store.usercode import split_names
 
 _OURS = ("run", "study", "classifier", "output")  # kinds written by attnlab, which may be deleted
-_COLUMNS = (
-    "name",
-    "kind",
-    "what",
-    "state",
-    "when",
-    "preset",
-    "mechanism",
-    "task",
-    "seed",
-    "progress",
-    "tokens",
-    "seconds",
-    "loss",
-    "accuracy",
-    "note",
-)
 _OF_RUNS = ("preset", "mechanism", "task", "seed")  # columns that a study takes from its runs
 _DEPTH = 3  # folders between a study and its runs
 _TAIL = 2**15  # bytes at the end of metrics.jsonl that hold the recent steps
@@ -95,14 +78,10 @@ class Entry:
         return {"path": str(self.path), **self.columns(), "when": when, "settings": dict(self.settings), **inside}
 
 
+_COLUMNS = ("name", *(column.name for column in fields(Entry) if column.name not in ("path", "settings", "runs")))
+
+
 # Reading folders
-
-
-@dataclass(frozen=True)
-class _Options:
-    """What lists show of the options of a study."""
-
-    preset: str | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +89,7 @@ class _Plan:
     """What lists show of a study.json."""
 
     study: str
-    plan: _Options
+    plan: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -219,7 +198,7 @@ def _read_study(path: Path) -> Entry:
         plan.study,
         "complete" if result else "active" if running else "stopped",
         max([_changed(path / "result.json", path / "study.json"), *(run.when for run in runs)]),
-        preset=plan.plan.preset or _joined(run.preset for run in runs),
+        preset=_typed(str, plan.plan.get("preset")) or _joined(run.preset for run in runs),
         mechanism=_joined(run.mechanism for run in runs),
         task=_joined(run.task for run in runs),
         progress=1.0 if result else None,

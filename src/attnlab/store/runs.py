@@ -31,22 +31,7 @@ from attnlab import reading
 from attnlab.config import Settings, TaskTraits
 from attnlab.errors import CheckpointError, DataError, NotARun, UserError
 from attnlab.machine import environment
-from attnlab.store import records
-from attnlab.store.folders import (
-    MANIFEST,
-    Manifest,
-    digest,
-    hide,
-    is_written,
-    kind_of,
-    os_errors,
-    read_bytes,
-    refuse_existing,
-    to_json,
-    unlist,
-    write_bytes,
-    write_folder,
-)
+from attnlab.store import folders, records
 
 FORMAT = 1  # version of run, model and checkpoint folders
 _KEPT_CHECKPOINTS = 2
@@ -175,9 +160,9 @@ class Run:
     @classmethod
     def create(cls, path: Path, record: RunRecord, code: Mapping[str, bytes] | None = None) -> Run:
         """Create a run with the user code it needs; the folder must not exist."""
-        refuse_existing(path)
-        files = {"config.json": records.encode(record), "env.json": to_json(environment()), **(code or {})}
-        write_folder(path, "run", files)
+        folders.refuse_existing(path)
+        files = {"config.json": records.encode(record), "env.json": folders.to_json(environment()), **(code or {})}
+        folders.write_folder(path, "run", files)
         return cls(path)
 
     @classmethod
@@ -193,7 +178,7 @@ class Run:
     @property
     def complete(self) -> bool:
         """Whether the run is complete."""
-        return is_written(self.path / "result.json")
+        return folders.is_written(self.path / "result.json")
 
     def _repr_html_(self) -> str:
         """The stage, the mechanism and the result as a table, for notebooks."""
@@ -220,7 +205,7 @@ class Run:
         path = self.path / "metrics.jsonl"
         if not os.path.lexists(path):
             return []
-        content = read_bytes(path) if is_written(path) else reading.read_bytes(path)
+        content = folders.read_bytes(path) if folders.is_written(path) else reading.read_bytes(path)
         lines = content.split(b"\n")
         lines.pop()  # empty, or truncated
         steps = []
@@ -235,24 +220,26 @@ class Run:
 
     def metrics_mark(self) -> MetricsMark:
         """Flush the metrics and return the length and sha256 of the file, for a checkpoint."""
-        with os_errors(self.path), reading.open_file(self.path / "metrics.jsonl") as stream:
+        with folders.os_errors(self.path), reading.open_file(self.path / "metrics.jsonl") as stream:
             os.fsync(stream.fileno())
             content = stream.read()
-        return MetricsMark(len(content), digest(content))
+        return MetricsMark(len(content), folders.digest(content))
 
     def rewind_metrics(self, mark: MetricsMark | None = None) -> None:
         """Drop what was recorded after a checkpoint, which has stored its mark, or everything."""
         path, content = self.path / "metrics.jsonl", b""
         if mark is not None:
             content = reading.read_bytes(path)[: mark.bytes] if path.is_file() else b""
-            if digest(content) != mark.sha256:
+            if folders.digest(content) != mark.sha256:
                 raise CheckpointError(f"{path} is damaged before its byte {mark.bytes:,}{_RESTORE}")
-        unlist(self.path, "metrics.jsonl", "result.json")  # present if a user removed result.json of a complete run
-        write_bytes(path, content)
+        folders.unlist(
+            self.path, "metrics.jsonl", "result.json"
+        )  # present if a user removed result.json of a complete run
+        folders.write_bytes(path, content)
 
     def save_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:
         """Write a checkpoint, then remove the oldest ones, and later ones that were not resumed from."""
-        write_folder(self.path / "checkpoints" / f"step-{step:06d}", "checkpoint", files, replace=True)
+        folders.write_folder(self.path / "checkpoints" / f"step-{step:06d}", "checkpoint", files, replace=True)
         self.tidy_checkpoints(step)
 
     def tidy_checkpoints(self, step: int) -> None:
@@ -260,7 +247,7 @@ class Run:
         saved = self.checkpoints()
         past = [folder for folder in saved if _step_of(folder) <= step]
         for old in (*past[:-_KEPT_CHECKPOINTS], *saved[len(past) :]):
-            hide(old)
+            folders.hide(old)
         for hidden in (self.path / "checkpoints").glob(".step-*.tmp"):
             shutil.rmtree(hidden)
 
@@ -285,10 +272,10 @@ def _step_of(checkpoint: Path) -> int:
 
 def run_folder(path: Path) -> Path:
     """Return the folder of a run, or of the fine-tuned model of a study; anything else is an error."""
-    if kind_of(path) == "study":
+    if folders.kind_of(path) == "study":
         if not (path / "finetune" / "model").is_dir():
-            runs = [run for place in ("*", "*/*") for run in sorted(path.glob(place)) if kind_of(run) == "run"]
-            state = "has no model of its own" if is_written(path / "result.json") else "is not finished"
+            runs = [run for place in ("*", "*/*") for run in sorted(path.glob(place)) if folders.kind_of(run) == "run"]
+            state = "has no model of its own" if folders.is_written(path / "result.json") else "is not finished"
             named = f" (name one of its runs, such as {runs[0]})" if runs else ""
             raise NotARun(f"{path} is a study that {state}{named}", path)
         path = path / "finetune"
@@ -300,9 +287,9 @@ def run_folder(path: Path) -> Path:
 
 def require_kind(folder: Path, *kinds: str) -> None:
     """Refuse a folder of another kind, or one that attnlab did not write."""
-    manifest = Manifest.find(folder)
+    manifest = folders.Manifest.find(folder)
     if manifest is None:
-        raise NotARun(f"{folder} has no {MANIFEST}: it was not written by attnlab, or is damaged", folder)
+        raise NotARun(f"{folder} has no {folders.MANIFEST}: it was not written by attnlab, or is damaged", folder)
     if manifest.kind not in kinds:
         raise NotARun(f"{folder} is {manifest.about or f'a {manifest.kind}'}, not a run", folder)
 

@@ -50,11 +50,6 @@ class Source:
         """The checksum of the file."""
         return hashlib.sha256(self.content).hexdigest()
 
-    def stored_name(self, name: str) -> str:
-        """Return the stored name of a class in it."""
-        stem = re.sub(r"[^\w.-]", "_", self.path.stem)  # cannot be mistaken for a path or another name
-        return f"{stem}.py@{self.sha256[:_DIGITS]}:{name}"
-
 
 _sources: dict[str, Source] = {}  # files read in this process, by stored name without the class
 _named: set[str] = set()  # sha256 of the files that the user has named in this process
@@ -97,9 +92,10 @@ def read(path: str | Path) -> Source:
 
 def remember(source: Source, name: str) -> str:
     """Remember a file, and return the stored name of a class in it."""
-    stored = source.stored_name(name)
-    _sources[stored.rpartition(":")[0]] = source
-    return stored
+    stem = re.sub(r"[^\w.-]", "_", source.path.stem)  # cannot be mistaken for a path or another name
+    stored = f"{stem}.py@{source.sha256[:_DIGITS]}"
+    _sources[stored] = source
+    return f"{stored}:{name}"
 
 
 def named_by_user(names: str) -> str:

@@ -21,7 +21,6 @@ from attnlab.lm.exams import Scored, constant, majority
 from attnlab.lm.model import load_model
 from attnlab.report import parts
 from attnlab.report.document import Axis, Cell, Document, Table, section
-from attnlab.report.document import Row as TableRow
 from attnlab.report.words import NOTHING, capital, figure, span
 from attnlab.store.runs import Run
 from attnlab.studies import options as opt
@@ -186,20 +185,21 @@ def _verdict(rows: Sequence[Row], as_reported: bool) -> list[str]:
 
 def _reported_table(rows: Sequence[Row]) -> Table:
     """Our accuracies beside those of the reports."""
-    shown = [
-        TableRow(
-            Cell(row.name),
-            [
-                parts.accuracy_cell(row),
-                Cell(_shares(row.reported), max(row.reported)) if row.reported else Cell(NOTHING, ""),
-                parts.cell(row.epochs, "count"),
-                parts.cell(_FULL if row.epochs else 0, "count"),
-                parts.cell(row.seconds, "seconds"),
-            ],
-            tone="baseline" if row.kind == "baseline" else "",
-        )
-        for row in rows
-    ]
-    titles = ("Right answers", "In the reports", "Epochs of pretraining", "In the reports", "Training")
-    caption = "The reports: one run each, of 500 names. Fewer epochs have the same schedule, compressed."
-    return Table("Beside the reports", caption, parts.columns("Model", *titles), shown)
+
+    def reported(row: Row) -> Cell:
+        return Cell(_shares(row.reported), max(row.reported)) if row.reported else Cell(NOTHING, "")
+
+    return parts.table_of(
+        "Beside the reports",
+        "The reports: one run each, of 500 names. Fewer epochs have the same schedule, compressed.",
+        rows,
+        [
+            ("Model", lambda row: Cell(row.name)),
+            ("Right answers", parts.accuracy_cell),
+            ("In the reports", reported),
+            ("Epochs of pretraining", lambda row: parts.cell(row.epochs, "count")),
+            ("In the reports", lambda row: parts.cell(_FULL if row.epochs else 0, "count")),
+            ("Training", lambda row: parts.cell(row.seconds, "seconds")),
+        ],
+        tone=parts.tone_of,
+    )

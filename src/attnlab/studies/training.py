@@ -203,19 +203,20 @@ class Share:
         return f"{figure(self.accuracy, 'share')} ({span(self.low, self.high, 'share')})"
 
 
-def share_of(*right: Sequence[bool]) -> Share:
-    """The share of right answers of every seed, with an interval for new seeds and questions.
+def share_of(*right: Sequence[bool], clusters: Sequence[int] | None = None) -> Share:
+    """The share of right answers of every seed, with an interval for new seeds and questions, or clusters of them.
 
     With one seed or without variation, the interval is Wilson's over the questions.
     """
     questions = len(right[0])
     if not questions:
         return Share(None, None, None, 0, [])
-    crossed = stats.crossed(right)
+    crossed = stats.crossed(right, clusters=clusters)
     low, high = crossed.low, crossed.high
-    if len(right) == 1 or low is None or high is None:
+    if clusters is None and (len(right) == 1 or low is None):
         low, high = stats.proportion_interval(round(crossed.mean * questions), questions)
-    return Share(crossed.mean, max(0.0, low), min(1.0, high), questions, [sum(row) / questions for row in right])
+    ends = (None if low is None else max(0.0, low), None if high is None else min(1.0, high))
+    return Share(crossed.mean, *ends, questions, [sum(row) / questions for row in right])
 
 
 def accuracy_curves(

@@ -374,31 +374,29 @@ def outcome(groups: Sequence[Group], rule: stats.SelectiveRule) -> list[str]:
 
 
 def _summary_table(groups: Sequence[Group], rule: stats.SelectiveRule) -> Table:
-    titles = parts.columns(
-        "Names",
-        "Questions",
-        Column("Right", note="of all questions, answered or not"),
-        Column("Answered", note="by the confidence alone"),
-        "Wrong of these",
-        Column("AUROC", note="the probability that a known name has more confidence than one of these"),
-        Column("Answered after lookup", note="of the name in the lines that were read"),
-    )
-    rows = []
-    for group in groups:
-        cells = (
-            parts.cell(len(group.answers), "count"),
-            group.right.cell() if group.name != "invented" else Cell(NOTHING),
-            group.answered.cell(),
-            group.wrong.cell() if group.name == "known" else Cell(NOTHING),
-            auroc_cell(group.auroc),
-            group.answered_after_lookup.cell(),
-        )
-        rows.append(Row(Cell(group.name, group.name, _GROUPS[group.name]), cells))
+    right = Column("Right", note="of all questions, answered or not")
+    answered = Column("Answered", note="by the confidence alone")
+    auroc = Column("AUROC", note="the probability that a known name has more confidence than one of these")
+    after_lookup = Column("Answered after lookup", note="of the name in the lines that were read")
     caption = (
         f"At an allowed risk of {100 * rule.max_risk:.3g} %: answered by the confidence alone, and after looking up whether"
         " any line is about the name. Intervals: 95 % (of shares, Wilson). Right answers about withheld names are guesses."
     )
-    return Table("Results", caption, titles, rows, brief=True)
+    return parts.table_of(
+        "Results",
+        caption,
+        groups,
+        [
+            ("Names", lambda group: Cell(group.name, group.name, _GROUPS[group.name])),
+            ("Questions", lambda group: parts.cell(len(group.answers), "count")),
+            (right, lambda group: group.right.cell() if group.name != "invented" else Cell(NOTHING)),
+            (answered, lambda group: group.answered.cell()),
+            ("Wrong of these", lambda group: group.wrong.cell() if group.name == "known" else Cell(NOTHING)),
+            (auroc, lambda group: auroc_cell(group.auroc)),
+            (after_lookup, lambda group: group.answered_after_lookup.cell()),
+        ],
+        brief=True,
+    )
 
 
 def _verdict_table(groups: Sequence[Group]) -> Table:

@@ -31,12 +31,11 @@ from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.report import parts
 from attnlab.report.document import Axis, Cell, Column, Document, Facts, Notice, Table, Text, section
-from attnlab.report.document import Row as TableRow
 from attnlab.report.words import NOTHING, capital, count, plural
 from attnlab.store.runs import lineage
 from attnlab.studies import options as opt
 from attnlab.studies.compare.plan import Grid
-from attnlab.studies.compare.runs import Record, notes_on, read_records, train_all, whole_result
+from attnlab.studies.compare.runs import Record, notes_on, read_records, refuse_failed, try_all, whole_result
 from attnlab.studies.compare.variants import Variant
 from attnlab.studies.study import study
 from attnlab.studies.training import Share, accuracy_curves, share_of
@@ -172,7 +171,7 @@ class Why(Grid[WhyResult]):
 
     def train(self, folder: Path, console: Console) -> None:
         """Train and measure every run."""
-        train_all(self, folder, console)
+        refuse_failed(try_all(self, folder, console), self, folder)
 
     def judge(self, folder: Path, console: Console) -> WhyResult:
         """Measure what is known by heart, and test the questions of the study."""
@@ -308,19 +307,19 @@ def compare_cells(
 
 
 def _results_table(rows: Sequence[Row]) -> Table:
-    titles = parts.columns(
-        "Model",
-        Column("Right answers", largest_first=True),
-        Column("By heart", note="before fine-tuning, continues the line of a person with the place of birth"),
-        "Tokens read",
-        Column("Time", note="training a model, fine-tuning included, beside the other runs"),
+    heart = Column("By heart", note="before fine-tuning, continues the line of a person with the place of birth")
+    time = Column("Time", note="training a model, fine-tuning included, beside the other runs")
+    return parts.table_of(
+        "Results",
+        "Means over seeds, with 95 % intervals below. Nothing read: the same model trained on the questions alone.",
+        rows,
+        [
+            ("Model", lambda row: Cell(row.name)),
+            (Column("Right answers", largest_first=True), lambda row: row.right.cell()),
+            (heart, lambda row: row.by_heart.cell() if row.by_heart else Cell(NOTHING)),
+            ("Tokens read", lambda row: parts.cell(row.tokens, "count")),
+            (time, lambda row: parts.cell(row.seconds, "seconds")),
+        ],
+        tone=parts.tone_of,
+        brief=True,
     )
-    lines = []
-    for row in rows:
-        heart = row.by_heart.cell() if row.by_heart else Cell(NOTHING)
-        cells = [row.right.cell(), heart, parts.cell(row.tokens, "count"), parts.cell(row.seconds, "seconds")]
-        lines.append(TableRow(Cell(row.name), cells, tone="baseline" if row.kind == "baseline" else ""))
-    caption = (
-        "Means over seeds, with 95 % intervals below. Nothing read: the same model trained on the questions alone."
-    )
-    return Table("Results", caption, titles, lines, brief=True)

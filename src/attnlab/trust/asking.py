@@ -57,15 +57,11 @@ class Considered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer(Considered):
+class Answer(Judgement, Considered):
     """An answer and how far to trust it. If it `abstains`, `answer` is what it would have said."""
 
-    verdict: str
-    abstains: bool
-    quote: str  # from the person's own line, around the answer it names
     calibrated: bool
     max_risk: float
-    reasons: tuple[str, ...]
     rule: str  # what the threshold guarantees and what it doesn't, or how to get one
     words: str
 
@@ -157,16 +153,14 @@ class Oracle:
         judged = self.judge(asked.question, asked.answer, asked.probability, max_risk, asked.distance)
         if rule is not None and not self.forms.fitting(asked.question):
             judged = replace(judged, abstains=True, reasons=(*judged.reasons, _STRANGE))
+        noted = replace(judged, reasons=(*judged.reasons, f"Note: {self.note}.")) if self.note else judged
         return Answer(
             **vars(asked),
-            verdict=judged.verdict,
-            abstains=judged.abstains,
-            quote=judged.quote,
+            **vars(noted),
             calibrated=self.calibration is not None,
             max_risk=max_risk,
-            reasons=(*judged.reasons, *([f"Note: {self.note}."] if self.note else [])),
             rule=_UNCALIBRATED.format(shlex.quote(str(self.run.path))) if rule is None else rule.words,
-            words=_in_words(asked.answer, asked.probability, judged, max_risk, self.note),
+            words=_in_words(asked.answer, asked.probability, noted, max_risk),
         )
 
     def neighbours(self, question: str, lookup: Evidence | None) -> tuple[Neighbour, ...]:
@@ -190,14 +184,13 @@ def checked_question(text: str) -> str:
     return question
 
 
-def _in_words(answer: str, probability: float, judged: Judgement, max_risk: float, note: str) -> str:
+def _in_words(answer: str, probability: float, judged: Judgement, max_risk: float) -> str:
     """Phrase the answer in one or two sentences."""
     if judged.abstains:
         first = f"It abstains at a risk of {percent(max_risk)}; it would have said {answer} ({percent(probability)})."
     else:
         first = f"{answer} ({percent(probability)}): {judged.verdict}."
-    also = f"Note: {note}." if note else ""
-    return " ".join(part for part in (first, *judged.reasons, also) if part)
+    return " ".join((first, *judged.reasons))
 
 
 def ask(

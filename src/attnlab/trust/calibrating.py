@@ -163,11 +163,7 @@ def usual_questions(run: Run) -> str:
 
 
 def calibrate(
-    run: Run | Path | str,
-    questions: Iterable[Question],
-    *,
-    trust_code: bool = False,
-    data: TrainingData | None = None,
+    run: Run | Path | str, questions: Iterable[Question], *, trust_code: bool = False, data: TrainingData | None = None
 ) -> Calibrated:
     """Calibrate a run on held-out questions and store the result in its folder."""
     run = open_run(run)

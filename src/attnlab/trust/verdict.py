@@ -37,9 +37,9 @@ _NAMED = 3  # places of a line that a sentence names at most
 _NEAR = 0.5  # distance from the prior below which the name told the model little
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A verdict, whether to abstain, the quote from the line, and the reasons."""
+    """A verdict, whether to abstain, the quote from the line around the answer that it names, and the reasons."""
 
     verdict: str
     abstains: bool
@@ -80,7 +80,8 @@ def judge(
     else:
         verdict, why = INFERRED, f"The line about {lines.whose} neither says so nor names another known answer."
     held, because = _abstains(verdict, sure, rule)
-    return Judgement(verdict, held, lines.quote, (why, because) if because else (why,))
+    reasons = (why, because) if because else (why,)
+    return Judgement(verdict=verdict, abstains=held, quote=lines.quote, reasons=reasons)
 
 
 @dataclass(frozen=True)

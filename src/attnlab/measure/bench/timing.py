@@ -18,9 +18,9 @@ full attention, is the one whose memory grows with the square; so lengths are co
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import re
+import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +31,8 @@ from typing import Literal, Self, TypeVar
 
 import torch
 
-from attnlab import supervisor
+from attnlab import machine, supervisor
 from attnlab.errors import AttnlabError, UserError, one_line
-from attnlab.machine import STATUS, environment, memory_free, memory_held, release_freed_memory, retain_freed_memory
 from attnlab.measure import bench
 from attnlab.measure.bench import BenchResult, Conditions, Longest, Point, ReachResult, Row
 from attnlab.measure.bench.cases import LEAST_TOKENS, Case, Inputs, Step, forms_pattern, prepare
@@ -73,7 +72,7 @@ class Limits:
 
 def spare_memory() -> float:
     """Half of the available memory in bytes; 4 GB if the system does not say."""
-    return (memory_free() or 8e9) / 2
+    return (machine.memory_free() or 8e9) / 2
 
 
 def read_lengths(text: str) -> list[int]:
@@ -100,46 +99,33 @@ def read_memory(text: str) -> float:
 
 def measurable() -> bool:
     """Whether this system reports the peak of a process: Linux does."""
-    return STATUS.exists() and _MARK.exists()
-
-
-def _held(field: str) -> int:
-    size = memory_held(field)
-    assert size is not None, field
-    return size
-
-
-def _return_freed_memory() -> None:
-    """Have glibc return freed memory to the system; with another allocator the mark includes what that retains."""
-    with suppress(AttributeError, OSError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mmap_threshold, trim_threshold = -3, -1
-        mallopt(mmap_threshold, _RETAINED_BLOCK)
-        mallopt(trim_threshold, _RETAINED_BLOCK)
+    return machine.STATUS.exists() and _MARK.exists()
 
 
 def watch(step: Step, threads: int = 1) -> tuple[int, float]:
     """Bytes at the peak of a step beyond what was held before, and its seconds."""
-    import resource
-
     now = clock(threads)
     gc.collect()
     _MARK.write_text(_RESET)
-    before, began = _held("VmRSS"), now()
+    before, began = machine.memory_held("VmRSS"), now()
     result = step()
     seconds = now() - began
     del result
-    return max(resource.getpagesize(), _held("VmHWM") - before), seconds  # the system counts whole pages
+    peak = machine.memory_held("VmHWM")
+    assert before is not None
+    assert peak is not None
+    return max(resource.getpagesize(), peak - before), seconds  # the system counts whole pages
 
 
 def measure_peak(case: Case, threads: int) -> Point:
     """Memory at the peak of a step, and its time, after a short step in which libraries load what they need."""
     torch.set_num_threads(threads)
-    _return_freed_memory()
+    # With another allocator than glibc's, the mark includes what that retains.
+    machine.limit_retained_memory(_RETAINED_BLOCK, _RETAINED_BLOCK)
     with suppress(Exception):  # some need longer texts
         prepare(case.at(min(_WARM_UP_TOKENS, case.tokens)))()
     step = prepare(case)
-    release_freed_memory()
+    machine.release_freed_memory()
     size, seconds = watch(step, threads)
     return Point(case.tokens, seconds, size, runs=1)
 
@@ -254,7 +240,7 @@ def measure(
 ) -> BenchResult:
     """Time and memory of all cases at all lengths."""
     torch.set_num_threads(limits.threads)
-    retain_freed_memory()
+    machine.retain_freed_memory()
     for case in cases:  # libraries load and kernels are built before anything is timed: a slow case runs only once
         with suppress(Exception):  # reported later, with the reason
             prepare(case.at(_WARM_UP_TOKENS))()
@@ -273,7 +259,7 @@ def measure(
                 taken = times.get(case, [])
                 points[case].append(replace(point, seconds=min(taken, default=None), runs=len(taken)))
     rows = [Row(case.label, case.baseline.label, tuple(of_case)) for case, of_case in points.items()]
-    return BenchResult(bench.compared(rows), _conditions(cases[0], limits), environment(), dict(refused or {}))
+    return BenchResult(bench.compared(rows), _conditions(cases[0], limits), machine.environment(), dict(refused or {}))
 
 
 def _conditions(case: Case, limits: Limits) -> Conditions:
@@ -294,7 +280,7 @@ def reach(cases: Sequence[Case], memory: float, limits: Limits, tell: _Tell = la
             tell(f"{case.label} within {sized(memory)}")
             reached.append(longest(trials, case, memory))
     runs = {case.label: tuple(point for _, point in sorted(trials.seen[case].items())) for case in cases}
-    return ReachResult(memory, *bench.with_ratios(reached), runs, _conditions(cases[0], limits), environment())
+    return ReachResult(memory, *bench.with_ratios(reached), runs, _conditions(cases[0], limits), machine.environment())
 
 
 def longest(trials: Trials, case: Case, memory: float) -> Longest:
