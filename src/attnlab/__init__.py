@@ -23,6 +23,7 @@ _MODULES = {
     "influence": "attnlab.inside.taps",
     "ablate": "attnlab.inside.ablation",
     "ablate_heads": "attnlab.inside.ablation",
+    "head_contributions": "attnlab.inside.contributions",
     "Intervention": "attnlab.inside",
     "LanguageModel": "attnlab.lm.model",
     "load_model": "attnlab.lm.model",

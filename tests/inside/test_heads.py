@@ -1,17 +1,25 @@
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from attnlab import stats
 from attnlab.config import ModelConfig
+from attnlab.corpora import Question
 from attnlab.errors import UserError
+from attnlab.inside.contributions import head_contributions
 from attnlab.inside.heads import SCORES, Scores, copying_scores, pattern_scores, repeated_tokens, score_heads
+from attnlab.lm.exams import Examination
 from attnlab.lm.model import LanguageModel, model_files
+from attnlab.lm.perplexity import sentence_losses
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store.folders import to_json, write_folder
 from verbs import call
@@ -225,3 +233,67 @@ def test_the_command_writes_table_picture_and_numbers(
 
 def test_scores_have_titles_and_order() -> None:
     assert Scores(*range(7)).in_order() == list(range(7))
+
+
+# Heads switched off
+
+
+def test_a_head_switched_off_is_one_whose_output_weights_are_zero(letters: Tokenizer) -> None:
+    model, lines = built_model(letters), ["abcabdab", "aabbccdd", "abcdabcd", "mmaabbmm", "lkjlkjlk", "dcbadcba"]
+    result = head_contributions(model, lambda: sentence_losses(model, letters, lines))
+    assert result.value == sentence_losses(model, letters, lines).token_perplexity
+    assert [(head.layer, head.head) for head in result.heads] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for head in result.heads:
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            other.blocks[head.layer - 1].attn.out.weight[:, (head.head - 1) * WIDTH : head.head * WIDTH] = 0
+        without = sentence_losses(other, letters, lines)
+        assert head.value == pytest.approx(without.token_perplexity, rel=1e-5)
+        assert head.change == pytest.approx(head.value / result.value, rel=1e-5)
+        assert head.low is None or head.low <= head.change <= (head.high or 0.0)
+    induction, averaging = result.heads[2:]
+    assert induction.change > 1.02
+    assert averaging.change == 1  # it writes nothing
+    assert result.level == pytest.approx(1 - 0.05 / 4)
+
+
+def test_contributions_to_right_answers_are_paired_by_question(letters: Tokenizer) -> None:
+    """Without the head of induction, the model no longer continues what it has seen."""
+    model = built_model(letters)
+    texts = ["".join(three) for three in itertools.permutations("abcfghklm", 3)][::25]
+    questions = [Question(f"{text}{text[0]}", text[1]) for text in texts]
+
+    def measure() -> Examination:
+        asked = [item.question for item in questions]
+        with torch.no_grad():
+            written = [model(torch.tensor([letters.encode(text)]))[0, -1].argmax().item() for text in asked]
+        return Examination(tuple(questions), tuple(letters.decode([int(token)]) for token in written))
+
+    result = head_contributions(model, measure)
+    assert (result.value, result.items, result.of_answers) == (1.0, len(texts), True)
+    induction = result.heads[2]
+    assert (induction.value, induction.change) == (0.0, -1.0)
+    test = stats.mcnemar([0] * len(texts), [1] * len(texts), 0.05 / 4)
+    assert (induction.low, induction.high) == (test.low, test.high)
+    assert "without layer 1, head 1 or layer 2, head 1." in result.sentences()[1]
+    page = result.files("runs/x", "attnlab look")["look.html"].decode()
+    assert "−100.0 points" in page
+    unknown = Examination(tuple(replace(item, answer=None) for item in questions), ("a",) * len(texts))
+    with pytest.raises(UserError, match="no answers to compare with"):
+        head_contributions(model, lambda: unknown)
+
+
+def test_the_command_switches_heads_off(
+    letters: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "runs/built", "run", {"config.json": to_json({})})
+    write_folder(tmp_path / "runs/built/model", "model", model_files(built_model(letters), letters))
+    Path("exam.tsv").write_text("abca\tb\nfghf\tg\nklmk\tl\n")
+    assert call("look", "runs/built", "--ablate", "--exam", "exam.tsv", "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["figure"], printed["items"], len(printed["heads"])) == ("accuracy", 3, 4)
+    assert Path(printed["picture"]).read_bytes().startswith(b"\x89PNG")
+    for wrong in (["--ablate"], ["--exam", "exam.tsv"], ["abc", "--ablate", "--exam", "exam.tsv"]):
+        assert call("look", "runs/built", *wrong) == 2
+        assert "--ablate takes --exam QUESTIONS or --corpus TEXT" in capsys.readouterr().err

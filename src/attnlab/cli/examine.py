@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +18,7 @@ from attnlab.studies import options as opt
 from attnlab.studies.options import about, at_least_one, default
 
 if TYPE_CHECKING:
+    from attnlab.inside.contributions import Measured
     from attnlab.inside.look import View
     from attnlab.lm.model import LanguageModel
     from attnlab.lm.perplexity import SentenceLosses
@@ -308,6 +309,9 @@ def look(
     *,
     question: opt.AsQuestion = False,
     heads: Annotated[bool, about("Score what every head does; without TEXT, on repeated random tokens.")] = False,
+    ablate: Annotated[bool, about("Switch off every head in turn; with --exam or --corpus.")] = False,
+    exam: Annotated[opt.Exam | None, about("Questions with answers, for --ablate: a file, or people:dev.")] = None,
+    corpus: Annotated[str | None, about("Text for --ablate, one sentence per line: a file, or prose:dev.")] = None,
     out: Annotated[opt.Out | None, default("runs/look-N")] = None,
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
@@ -315,22 +319,32 @@ def look(
     """Show what every head attends to as a model reads a text.
 
     Writes OUT/look.html and OUT/patterns.png. With --heads every head is scored for averaging,
-    copying, previous token, same token, induction and beginning of text: OUT/heads.png.
+    copying, previous token, same token, induction and beginning of text: OUT/heads.png. With --ablate
+    every head is switched off in turn, and right answers or perplexity are measured without it.
     """
+    from attnlab.inside.contributions import head_contributions
     from attnlab.inside.heads import score_heads
     from attnlab.inside.look import View, look
     from attnlab.lm.model import load_model
     from attnlab.report.screen import show
 
-    if not text and (question or not heads):
+    if ablate != ((exam is None) != (corpus is None)) or (ablate and (text or question or heads)):
+        raise UserError("--ablate takes --exam QUESTIONS or --corpus TEXT, and neither a text nor --heads")
+    if not text and not ablate and (question or not heads):
         raise UserError("there is no text to read: write some, or score heads on random tokens with --heads alone")
     opened, target = Run.open(folder), output_folder(out, "look", "a look")
     loaded = load_model(opened.model, trust_code=trust_code)
-    flags = [name for name, value in (("--question", question), ("--heads", heads)) if value]
+    flags = [name for name, value in (("--question", question), ("--heads", heads), ("--ablate", ablate)) if value]
+    flags += [word for name, value in (("--exam", exam), ("--corpus", corpus)) if value for word in (name, value)]
     command = shlex.join(["attnlab", "look", str(folder), *([text] if text else []), *flags])
-    view = score_heads(*loaded, text or None, question=question) if heads else look(*loaded, text, question=question)
+    if ablate:
+        view: Any = head_contributions(loaded[0], _figure(opened, *loaded, exam, corpus))
+    else:
+        view = (
+            score_heads(*loaded, text or None, question=question) if heads else look(*loaded, text, question=question)
+        )
     write_folder(target, "look", view.files(str(folder), command), about="attention weights")
-    page, picture = target / "look.html", target / ("heads.png" if heads else "patterns.png")
+    page, picture = target / "look.html", target / ("heads.png" if heads or ablate else "patterns.png")
     if json:
         show_json({"run": str(folder), **vars(view.record()), "page": str(page), "picture": str(picture)})
         return
@@ -339,6 +353,24 @@ def look(
     else:
         show(view.document(str(folder), command), console)
     say(f"page: {page}", f"picture: {picture}")
+
+
+def _figure(
+    run: Run, model: LanguageModel, tokenizer: Tokenizer, exam: str | None, corpus: str | None
+) -> Callable[[], Measured]:
+    """What measures a model: on questions, or on text."""
+    from attnlab import corpora
+    from attnlab.lm import evaluate, perplexity
+
+    if exam is not None:
+        questions = corpora.load_questions(exam)
+        return lambda: evaluate.examine(model, tokenizer, questions)
+    assert corpus is not None
+    if run.record.running_text:
+        running = corpora.open_text(corpus)
+        return lambda: perplexity.running_losses(run, model, tokenizer, running)
+    lines, task = corpora.load_corpus(corpus).lines, run.record.task
+    return lambda: perplexity.sentence_losses(model, tokenizer, lines, task.longest, task.padded)
 
 
 def _show_view(view: View) -> None:

@@ -102,6 +102,13 @@ def encode_prompt(model: LanguageModel, tokenizer: Tokenizer, text: str, questio
     return encode_question(tokenizer, asked, block)
 
 
+@contextmanager
+def switched_off(model: LanguageModel, intervention: Intervention) -> Iterator[None]:
+    """Replace an activation by zeros, of all tokens or one."""
+    with patch(model, {intervention.name: _change(intervention, None)}):
+        yield
+
+
 # Making changes
 
 
