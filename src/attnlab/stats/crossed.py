@@ -158,8 +158,7 @@ def crossed(
     """
     table, counted = numbers(values, "the differences", (2,)), float(np.shape(values)[1])
     if clusters is not None:
-        sizes = np.unique(np.asarray(clusters), return_counts=True)[1]
-        table, counted = by_cluster(table, clusters), float(sizes.sum() ** 2 / (sizes**2).sum())
+        table, counted = by_cluster(table, clusters), effective_clusters(clusters)
     (seeds, items), mean = table.shape, float(table.mean())
     if clusters is not None and items < FEWEST_CLUSTERS:
         few = f"{items} documents or people, whose items are alike, are too few for a test: use at least {FEWEST_CLUSTERS}"
@@ -179,6 +178,12 @@ def crossed(
     low, high = test.interval(alpha)
     p = 2 * min(test.above(0.0), replace(test, mean=-mean).above(0.0))
     return replace(test, low=low, high=high, p=min(1.0, p))
+
+
+def effective_clusters(clusters: Sequence[int]) -> float:
+    """As how many clusters of one size these count."""
+    sizes = np.unique(np.asarray(clusters), return_counts=True)[1]
+    return float(sizes.sum() ** 2 / (sizes**2).sum())
 
 
 def shared_freedom(seeds: int, sharing: int) -> float:
@@ -317,6 +322,8 @@ def _equivalent(
 
     Without them intervals are too narrow where few answers differ (Bonett and Price 2012), as they do between equivalents.
     """
+    if clusters is not None and len(set(clusters)) < FEWEST_CLUSTERS:
+        return None
     seeds = len(differences)
     padded = np.column_stack([np.ones(seeds), -np.ones(seeds), differences])
     more = None if clusters is None else [-1, -2, *clusters]

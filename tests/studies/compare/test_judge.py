@@ -21,6 +21,7 @@ from attnlab.errors import UserError
 from attnlab.lm.exams import Examination
 from attnlab.lm.perplexity import SentenceLosses
 from attnlab.measure.audit import Report
+from attnlab.report.document import Table
 from attnlab.store.folders import add_files, write_manifest
 from attnlab.store.records import encode
 from attnlab.store.runs import DataSource, RunRecord, Step
@@ -213,12 +214,12 @@ def test_an_audit_that_finds_what_must_not_be_seen_marks_a_leak(fault: str, tmp_
 
 
 def test_many_comparisons_that_show_nothing_share_a_sentence(tmp_path: Path) -> None:
-    names = ("dot", "additive", "alibi", "linear", "performer", "sliding")
+    names = ("dot", "additive", "alibi", "linear", "performer", "synthesizer")
     same = {name: 5.0 + 1e-4 * place for place, name in enumerate(names)}
     plan = words_study(tmp_path, {**same, "gqa": 4.0})
     first, second, *_ = (result := judged(plan, tmp_path)).verdict
     assert first.startswith("gqa against dot, with the settings of the preset, not tuned for each: gqa better")
-    assert second.startswith("additive, alibi, linear, performer and sliding against dot, with the settings")
+    assert second.startswith("additive, alibi, linear, performer and synthesizer against dot, with the settings")
     silent = [one.adjusted for one in result.comparisons if not one.shown]
     least = min(silent)
     assert least < max(silent)
@@ -369,8 +370,31 @@ def test_runs_that_diverged_are_counted_and_their_pairs_not_tested(tmp_path: Pat
     tested, untested = result.comparisons
     assert tested.shown
     assert untested.words == "no test: of 5 runs, 1 of linear diverged"
-    assert untested.effect.p is None
+    assert (untested.effect.p, untested.effect.value, untested.equivalence) == (None, None, None)
     assert any("1 of 5 runs of linear diverged" in one for one in result.verdict)
+    report = plan.document(result)
+    tables = {block.title: block for part in report.sections for block in part.blocks if isinstance(block, Table)}
+    assert tables["Comparisons"].rows[1].cells[-1].text == "not tested"
+    assert tables["Results"].caption.startswith("Means over up to 5 seeds")
+    assert not any("collapsed" in column.title for column in tables["Runs"].columns)
+
+
+def test_a_leak_of_which_a_run_diverged_is_judged_on_the_seeds_of_both(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "linear": 4.0}, ahead=8.0)
+    shutil.rmtree(plan.path(tmp_path, "linear", 1))
+    write_manifest(tmp_path, "study")
+    add_files(tmp_path, {"diverged.json": encode({"linear/1": "the loss is nan at step 7"})})
+    gain = judged(plan, tmp_path).variants[1].gain
+    assert gain.whole.perplexities.seeds == 2
+    assert gain.word_by_word.value == pytest.approx(8 * math.exp(-1), rel=0.01)
+
+
+def test_few_documents_are_neither_different_nor_equivalent(tmp_path: Path) -> None:
+    plan = answers_study(tmp_path, {"dot": lambda seed, at: at % 2 == 0, "linear": lambda seed, at: at % 3 == 0})
+    plan = replace(plan, margin=0.5)
+    plan.__dict__.update(clusters=[at % 5 for at in range(QUESTIONS)])
+    (pair,) = judged(plan, tmp_path).comparisons
+    assert (pair.effect.p, pair.equivalence, pair.tested) == (None, None, False)
 
 
 def test_a_run_that_learned_nothing_has_collapsed(tmp_path: Path) -> None:
@@ -383,6 +407,22 @@ def test_a_run_that_learned_nothing_has_collapsed(tmp_path: Path) -> None:
     assert result.comparisons[0].effect.p is not None  # it ended, and counts like any other
 
 
+def test_fine_tuning_that_had_little_left_to_learn_has_not_collapsed(tmp_path: Path) -> None:
+    plan = answers_study(tmp_path, {"dot": lambda seed, number: number < 9, "linear": lambda seed, number: number < 8})
+    plan = replace(plan, variants=tuple(replace(each, steps=("pretrain", "finetune")) for each in plan.variants))
+    for name, seed in plan.order():
+        path = plan.path(tmp_path, name, seed)
+        for stage, first in (("pretrain", 9.0), ("finetune", 2.05)):
+            steps = [Step(at, at / 30, 1.0, first, 1.0, 9 * at, 0.1) for at in range(1, 31)]
+            write(path / "metrics.jsonl", "".join(json.dumps(asdict(step)) + "\n" for step in steps))
+            if stage == "pretrain":
+                shutil.copytree(path, path.with_name(f"{path.name}-pretrain"))
+        change(path / "config.json", "settings", value=plan.find(name).settings(seed, "finetune").to_dict())
+        change(path / "config.json", "base", value=f"../{path.name}-pretrain")
+        change(path / "config.json", "stage", value="finetune")
+    assert "collapsed" not in judged(plan, tmp_path).variants[0].values
+
+
 def test_a_validation_loss_that_rose_is_said(tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
     steps = [Step(at, at / 3, 1.0, 2.0, 1.0, 9 * at, 0.1, dev_loss=loss) for at, loss in enumerate([5.0, 4.5, 4.9], 1)]
@@ -390,7 +430,7 @@ def test_a_validation_loss_that_rose_is_said(tmp_path: Path) -> None:
     write(plan.path(tmp_path, "additive", 2) / "metrics.jsonl", text)
     result = judged(plan, tmp_path)
     (note,) = (one for one in result.verdict if "validation loss" in one)
-    assert note.startswith("The validation loss of additive rose after its best step in 1 of 3 runs, by up to 0.40")
+    assert note.startswith("The validation loss of additive rose after its best step in 1 of 3 runs, by up to 0.4: ")
     assert result.variants[1].runs[2].dev_curve.losses == [5.0, 4.5, 4.9]
 
 
@@ -401,7 +441,9 @@ def test_probabilities_are_told_beside_the_test(tmp_path: Path) -> None:
     assert one.effect.better == pytest.approx(both.chance(-math.inf, 0.0))
     assert one.effect.similar == pytest.approx(both.chance(-math.log(1.01), math.log(1.01)))
     better = max(one.effect.better, 1 - one.effect.better)
-    assert f"is {100 * better:.1f} %, and of a difference within 1 % " in one.belief or "99.9 %" in one.belief
+    similar = 100 * one.effect.similar
+    assert 0.1 < similar < 99.9
+    assert f"is {100 * better:.1f} %; that they differ by less than 1 %: {similar:.1f} %." in one.belief
     assert "not a test" in one.belief
 
 

@@ -88,7 +88,7 @@ def test_documents_are_not_torn_apart(tmp_path: Path) -> None:
     text.write_text("\n".join(blocks[:5]), encoding="utf-8")
     few = make_plan(["dot", "linear"], task="words", data=held)
     assert few.clusters == tuple(number // 3 + 1 for number in range(15))
-    assert "There is no test with 5 documents" in cautions(few)[0]
+    assert "There is no test with 5 documents" in cautions(few).notes[0]
 
 
 def test_questions_about_one_person_are_a_cluster(tmp_path: Path) -> None:

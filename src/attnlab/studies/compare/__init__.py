@@ -33,13 +33,13 @@ from attnlab.measure import audit
 from attnlab.report.document import Cell, Column, Document, Row, Table
 from attnlab.report.words import duration, plural
 from attnlab.stats.checks import Numbers
-from attnlab.stats.crossed import by_cluster
+from attnlab.stats.crossed import FEWEST_CLUSTERS, by_cluster, effective_clusters
 from attnlab.store import listing
 from attnlab.store import records as store
 from attnlab.store.folders import add_files, is_written, locked, unlist, write_folder
 from attnlab.store.runs import Run, unused_path
 from attnlab.studies.compare import document, judge, runs
-from attnlab.studies.compare.cautions import cautions
+from attnlab.studies.compare.cautions import CAUTIONS, cautions
 from attnlab.studies.compare.judge import difference_table
 from attnlab.studies.compare.plan import ALPHA, TUNING, Plan
 from attnlab.studies.compare.records import ComparisonResult, figures
@@ -71,8 +71,10 @@ class Compare(Plan):
     def train(self, folder: Path, console: Console) -> None:
         """Audit every variant, tune settings, and train and measure every run that is not done yet."""
         if not is_written(folder / _AUDITS):
-            for caution in cautions(self):
-                say(console, f"note: {caution}")
+            told = cautions(self)
+            add_files(folder, {CAUTIONS: store.encode(told)})
+            for note in told.notes:
+                say(console, f"note: {note}")
             self._audit(folder, console)
         if self.tune and not is_written(folder / TUNING):
             self._tune(folder, console)
@@ -242,7 +244,7 @@ def _percent(difference: float) -> str:
 def plan_from_pilot(plan: Plan, pilot: str | Path | None = None) -> Outlooks:
     """What a comparison can find, from how much seeds and items vary in a finished comparison."""
     pairs, unit = len(plan.compared()), "% of perplexity" if plan.words else "points"
-    alpha, notes = ALPHA / pairs, []
+    alpha, notes = ALPHA / pairs, list(cautions(plan).notes)
     if pairs > 1:
         notes.append(f"{pairs} comparisons: planned with p below {alpha:.2g}, which Holm asks of the first")
     if len(plan.seeds) == 1:
@@ -251,8 +253,10 @@ def plan_from_pilot(plan: Plan, pilot: str | Path | None = None) -> Outlooks:
         return Outlooks((*notes, _NO_PILOT), alpha, plan.noun, unit)
     parts, seconds, note = _read_pilot(str(pilot), plan, unit)
     planned = len(plan.items)
+    if plan.clusters and len(set(plan.clusters)) < FEWEST_CLUSTERS:
+        return Outlooks((*notes, note), alpha, plan.noun, unit)
     # Clusters, where items share them, in the proportion of the planned data.
-    share = len(set(plan.clusters)) / len(plan.clusters) if plan.clusters else 1.0
+    share = effective_clusters(plan.clusters) / len(plan.clusters) if plan.clusters else 1.0
     trials = len(plan.tuning_plan().order()) if plan.tune else 0
 
     def outlook(seeds: int, items: int) -> Outlook:
@@ -295,9 +299,12 @@ def _read_pilot(name: str, plan: Plan, unit: str) -> tuple[stats.Components, flo
         )
     if len(pilot.seeds) == 1:
         raise UserError(f"{path} has one seed, which does not show how much seeds vary: make a pilot with --seeds 3")
-    pairs = [(pair.a, pair.b) for pair in pilot.read_result(entry.path).comparisons if pair.valid]
+    pairs = [(pair.a, pair.b) for pair in pilot.read_result(entry.path).comparisons if pair.valid and pair.tested]
     if not pairs:
-        raise UserError(f"{path} has no valid comparison, since its models leak: make a pilot of sound ones")
+        raise UserError(
+            f"{path} has no pair that was tested (its models leak, diverged, computed the same, or its documents were too"
+            " few): make another pilot"
+        )
     records = runs.read_records(pilot, entry.path)
     tables = [_differences(pilot, records[a], records[b]) for a, b in pairs]
     size = f"{plural(len(pilot.seeds), 'seed')} x {tables[0].shape[1]:,} {plan.noun}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import torch
 
 from attnlab import registry
@@ -9,38 +12,58 @@ from attnlab.lm import stages
 from attnlab.lm.model import LanguageModel
 from attnlab.report.words import listed
 from attnlab.stats.crossed import FEWEST_CLUSTERS
+from attnlab.store import records
+from attnlab.store.folders import is_written
 from attnlab.studies.compare.plan import Plan
 from attnlab.studies.compare.variants import Variant
 
+CAUTIONS = "cautions.json"
 _LONG_LINES = 50  # the longest lines, of which one has the most tokens
 _SAME = 1e-5  # difference of outputs that rounding explains
+_SCATTER = 0.1  # standard deviation of what is added to all weights, so that none is zero
 
 
-def cautions(plan: Plan) -> list[str]:
-    """One sentence for each, with the remedy."""
+@dataclass(frozen=True)
+class Cautions:
+    """One sentence for each, with the remedy, and the pairs that compute the same."""
+
+    notes: tuple[str, ...]
+    equal: tuple[tuple[str, str], ...] = ()
+
+
+def read_cautions(plan: Plan, folder: Path) -> Cautions:
+    """The cautions as they were told before training."""
+    path = folder / CAUTIONS
+    return records.read(Cautions, path) if is_written(path) else cautions(plan)
+
+
+def cautions(plan: Plan) -> Cautions:
+    """What a comparison cannot show with its data."""
     groups = len(set(plan.clusters)) if plan.clusters else FEWEST_CLUSTERS
-    found = []
+    notes = []
     if groups < FEWEST_CLUSTERS:
         kind = "documents" if plan.words else "people that the questions are about"
-        found.append(
+        notes.append(
             f"There is no test with {groups} {kind}, since what belongs to one of them is alike: use at least"
             f" {FEWEST_CLUSTERS}."
         )
     if plan.runs or not plan.varied.startswith(("model.mechanism", "model.options")):
-        return found
+        return Cautions(tuple(notes))
     longest = _longest(plan)
     models = {variant.name: variant.small_model(0).eval() for variant in plan.variants}
-    for a, b in plan.compared():
-        if _equal(models[a], models[b], longest):
-            found.append(f"{a} and {b} compute the same on texts of {longest} tokens, the longest here{_remedy(plan)}.")
-    made_for = ((variant.name, _made_for(variant, models[variant.name])) for variant in plan.variants)
-    found += [
+    equal = tuple((a, b) for a, b in plan.compared() if _equal(models[a], models[b], longest))
+    notes += [
+        f"{a} and {b} compute the same on texts of {longest} tokens, the longest here{_remedy(plan, a, b)}."
+        for a, b in equal
+    ]
+    bounds = ((variant.name, _made_for(variant, models[variant.name])) for variant in plan.variants)
+    notes += [
         f"{name} is made for texts of more than {bound[1]} tokens ({bound[0]}), and the longest here has {longest}: this says"
         " little about what it is made for."
-        for name, bound in made_for
+        for name, bound in bounds
         if bound and longest <= bound[1]
     ]
-    return found
+    return Cautions(tuple(notes), equal)
 
 
 def _longest(plan: Plan) -> int:
@@ -53,15 +76,22 @@ def _longest(plan: Plan) -> int:
 
 
 def _equal(a: LanguageModel, b: LanguageModel, tokens: int) -> bool:
-    """Whether two fresh models with the same seed give the same outputs for a text of this length."""
-    ids = torch.randint(a.config.vocab_size, (2, tokens), generator=torch.Generator().manual_seed(0))
+    """Whether two models with the same weights give the same outputs for a text of this length."""
+    own, other = dict(a.named_parameters()), dict(b.named_parameters())
+    if {name: weight.shape for name, weight in own.items()} != {name: weight.shape for name, weight in other.items()}:
+        return False
+    random = torch.Generator().manual_seed(0)
+    ids = torch.randint(a.config.vocab_size, (2, tokens), generator=random)
     with torch.no_grad():
+        for name, weight in own.items():
+            weight.add_(_SCATTER * torch.randn(weight.shape, generator=random))
+            other[name].copy_(weight)
         x, y = a(ids), b(ids)
     return x.shape == y.shape and bool(torch.allclose(x, y, atol=_SAME, rtol=_SAME))
 
 
-def _remedy(plan: Plan) -> str:
-    knobs = {knob for variant in plan.variants for entry in _entries(variant) for knob in entry.knobs}
+def _remedy(plan: Plan, *names: str) -> str:
+    knobs = {knob for name in names for entry in _entries(plan.find(name)) for knob in entry.knobs}
     return f": use longer texts or a smaller {listed(sorted(knobs), 'or')}" if knobs else ""
 
 
@@ -70,19 +100,22 @@ def _made_for(variant: Variant, model: LanguageModel) -> tuple[str, int] | None:
     bounds = []
     for entry, block in zip(_entries(variant), model.blocks, strict=False):
         if entry.cost and "n²" not in entry.cost:
-            sizes = [(f"its {knob} is {size}", size) for knob in entry.knobs if (size := _size(block.attn, knob))]
+            options = [bound for knob in entry.knobs if (bound := _bound(block.attn, knob))]
             head = model.config.n_embd // model.config.n_head
-            bounds += sizes or [(f"its head size is {head}", head)]
+            bounds += options or [(f"its head size is {head}", head)]
     return max(bounds, key=lambda bound: bound[1], default=None)
 
 
-def _size(attention: object, knob: str) -> int:
-    """The tokens that an option stands for; 0: not known."""
+def _bound(attention: object, knob: str) -> tuple[str, int] | None:
+    """An option in words, and the tokens that it stands for; None: not known."""
     value = getattr(attention, knob, 0)
-    if isinstance(value, torch.Tensor):
-        return len(value)
-    each = getattr(attention, "block", 1) if knob.endswith("_blocks") else 1
-    return value * each if isinstance(value, int) else 0
+    size = len(value) if isinstance(value, torch.Tensor) else value
+    if not isinstance(size, int) or size == 0:
+        return None
+    if knob.endswith("_blocks"):
+        tokens = size * getattr(attention, "block", 1)
+        return f"its {knob} cover {tokens}", tokens
+    return f"its {knob} is {size}", size
 
 
 def _entries(variant: Variant) -> list[registry.Entry]:

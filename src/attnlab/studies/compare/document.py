@@ -131,9 +131,11 @@ def _mean_cell(spread: Spread | None, kind: str) -> Cell:
 def _summary_table(result: ComparisonResult, seeds: int) -> Table:
     """The quality of each variant, and its time."""
     shown = [figure for figure in result.figures if figure.kind in (*_QUALITY, "seconds")]
+    lost = any(len(variant.runs) < seeds for variant in result.variants)
     caption = (
-        f"Means over {words.plural(seeds, 'seed')}, of each variant alone, with 95 % intervals below: for other seeds and"
-        " other items; of loss and time for other seeds. Pairs share both, so their differences are known more precisely."
+        f"Means over {'up to ' * lost}{words.plural(seeds, 'seed')}, of each variant alone, with 95 % intervals below: for"
+        " other seeds and other items; of loss and time for other seeds. Pairs share both, so their differences are known"
+        " more precisely."
     )
     if seeds < 2:
         caption = "One seed each, with 95 % intervals for other items: what another seed would change is not known."
@@ -162,7 +164,7 @@ def _costs_table(result: ComparisonResult) -> Table | None:
 
 def _seeds_table(result: ComparisonResult) -> Table:
     """Every run; counts are the same for all seeds and left out."""
-    shown = [figure for figure in result.figures if figure.kind != "count"]
+    shown = [of for of in result.figures if of.kind != "count" and of.key in result.variants[0].runs[0].values]
     rows = []
     for variant in result.variants:
         for run in variant.runs:
@@ -236,16 +238,16 @@ def _tests_table(plan: Plan, result: ComparisonResult) -> Table:
     for pair in pairs:
         cells = [_effect_cell(pair, tested.kind), parts.cell(pair.effect.p, "p")]
         cells += [parts.cell(pair.adjusted, "p")] if corrected else []
-        cells += [Cell(("yes" if pair.shown else "no") + ("" if pair.valid else ", invalid"))]
+        shown = ("yes" if pair.shown else "no") + ("" if pair.valid else ", invalid")
+        cells += [Cell(shown if pair.tested else "not tested")]
         if plan.margin:
-            test = pair.effect.details.equivalence
-            shown = (
-                Cell("yes" if test.shown else "not shown", test.p, f"p = {test.p:.2g}") if test else Cell(words.NOTHING)
-            )
-            cells.append(shown)
+            test = pair.equivalence
+            same = "yes" if test and test.shown else "not shown"
+            cells.append(Cell(same, test.p, f"p = {test.p:.2g}") if test else Cell("not tested"))
         rows.append(_row(_pair_title(pair, pair.a, pair.b), cells, _pair_mark(pair, result.leaking)))
-    scopes = dict.fromkeys(pair.effect.scope for pair in pairs)
-    caption = f"{words.capital(tested.title)}. Tests generalise to {words.listed(scopes)}."
+    scopes = dict.fromkeys(pair.effect.scope for pair in pairs if pair.tested)
+    caption = f"{words.capital(tested.title)}."
+    caption += f" Tests generalise to {words.listed(scopes)}." if scopes else ""
     return Table("Comparisons", caption, parts.columns("Compared", *titles), rows)
 
 

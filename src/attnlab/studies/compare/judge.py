@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Literal
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from attnlab.report.parts import LossCurve
 from attnlab.report.words import capital, listed
 from attnlab.stats.checks import Numbers
 from attnlab.store.runs import lineage
-from attnlab.studies.compare.cautions import cautions
+from attnlab.studies.compare.cautions import read_cautions
 from attnlab.studies.compare.plan import ALPHA, Plan
 from attnlab.studies.compare.records import (
     COLLAPSED,
@@ -60,7 +61,7 @@ _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word
 _ONE_BY_ONE = 4  # more comparisons than this that show no difference share a sentence
 _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix")  # checks of the audit that find leaks from the future
-_ROSE = 0.01  # nats that a validation loss must rise above its lowest value to be mentioned
+_ROSE = 0.01  # nats above its lowest value from which on a validation loss calls for fewer epochs
 _STUCK = 0.9  # share of the first training loss above which a run has not learned
 _FEW_STEPS = 20  # in fewer no run learns
 
@@ -76,7 +77,8 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     reference = records[plan.variants[0].name]
     variants = [_describe(plan, folder, name, rows, reference, columns, audits[name]) for name, rows in records.items()]
     leaking = {variant.name for variant in variants if variant.leaks}
-    comparisons = _compare_all(plan, records, columns[0], leaking, _settings_in_words(plan, tuning))
+    told = read_cautions(plan, folder)
+    comparisons = _compare_all(plan, records, columns[0], leaking, told.equal, _settings_in_words(plan, tuning))
     explanation = explain(variants)
     differing = [column for column in columns[1:] if column.kind != "count"]
     if any(len(rows) < len(plan.seeds) or any(map(_stuck, rows)) for rows in records.values()):
@@ -103,6 +105,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
             *_sentences(comparisons),
             *_notes_on_runs(plan, records, variants),
             *_notes_on_plan(plan, tuning),
+            *told.notes,
             *notes_on(records),
         ),
         explanation=explanation,
@@ -157,7 +160,7 @@ def _notes_on_plan(plan: Plan, tuning: Tuning | None) -> list[str]:
             " looks. The earlier results were tested before that, so the chance of a false difference in any of them is up"
             f" to {chance:.1f} %."
         )
-    return [*notes, *cautions(plan)]
+    return notes
 
 
 def _notes_on_runs(plan: Plan, records: Records, variants: Sequence[VariantResult]) -> list[str]:
@@ -175,12 +178,13 @@ def _notes_on_runs(plan: Plan, records: Records, variants: Sequence[VariantResul
                 f"{lost} of {len(plan.seeds)} runs of {variant.name} diverged: its figures are those of the runs that"
                 " trained, and it is not tested. Try a lower learning rate for all, or --tune."
             )
-        rises = [rise for row in rows if (rise := _rise(row)) > _ROSE]
+        rises = [rise for row in rows if (rise := _rise(row)) > 0]
         if rises and plan.words:
+            text = "their own validation text" if plan.runs else "the measured sentences"
             notes.append(
                 f"The validation loss of {variant.name} rose after its best step in {len(rises)} of {len(rows)} runs, by up"
-                f" to {max(rises):.2f}: their figures are those of the best checkpoint, chosen on the measured sentences."
-                " Train for fewer epochs."
+                f" to {max(rises):.2g}: their figures are those of the best checkpoint, chosen on {text}."
+                f"{' Train for fewer epochs.' if max(rises) > _ROSE else ''}"
             )
     return notes
 
@@ -288,8 +292,8 @@ def _spread(rows: Sequence[Record], column: Figure, clusters: Sequence[int] | No
 
 
 def _stuck(row: Record) -> bool:
-    """Whether a run has not learned."""
-    steps = row.run.metrics()
+    """Whether a run has not learned: its loss has hardly fallen since the first step of its first stage."""
+    steps = lineage(row.run)[-1].metrics()
     return len(steps) >= _FEW_STEPS and row.values["final_loss"] > _STUCK * steps[0].loss
 
 
@@ -329,10 +333,14 @@ def _mean_probes(by_seed: Sequence[Sequence[Probe]]) -> tuple[ProbeOverSeeds, ..
     return tuple(probes)
 
 
-def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) -> Gain:
+def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) -> Gain | None:
     # The texts that are read twice are some of the sentences, and so are their clusters.
     clusters = tuple(some(plan.clusters, READ_TWICE)) if plan.clusters else None
     files = ("whole.csv", "word_by_word.csv")
+    seeds = {row.seed for row in leaking} & {row.seed for row in reference}
+    leaking, reference = ([row for row in rows if row.seed in seeds] for rows in (leaking, reference))
+    if not seeds:
+        return None
     whole, apart = (compare_text(leaking, reference, clusters=clusters, name=name) for name in files)
     of_whole, of_words = (difference_table(leaking, reference, name) for name in files)
     kept = stats.ratio_of_means(of_words, of_whole, clusters=clusters) if whole.value != 1 else None
@@ -342,7 +350,14 @@ def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) ->
 # Tests
 
 
-def _compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str], settings: str) -> list[Comparison]:
+def _compare_all(
+    plan: Plan,
+    records: Records,
+    column: Figure,
+    leaking: set[str],
+    equal: Sequence[tuple[str, str]],
+    settings: str,
+) -> list[Comparison]:
     """Test every pair; several comparisons are corrected together, p by Holm and intervals by Bonferroni.
 
     If seeds were added after a result was known, every look counts.
@@ -350,7 +365,7 @@ def _compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str]
     pairs, looks = plan.compared(), len(plan.looks) + 1
     # Answers are written word by word, where there is no future; perplexities of models that leak are invalid.
     valid = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
-    refused = {pair: reason for pair in pairs if (reason := _not_tested(plan, records, *pair))}
+    refused = {pair: reason for pair in pairs if (reason := _not_tested(plan, records, *pair, pair in equal))}
     tested = [fair and pair not in refused for pair, fair in zip(pairs, valid, strict=True)]
     family = max(1, sum(tested)) * looks
     test = compare_text if column.kind == "perplexity" else compare_answers
@@ -360,14 +375,13 @@ def _compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str]
     tables = {name: _items(records[name], column) for name in names}
     shared = dict(zip(sharing, stats.shared_seeds(tables, sharing, plan.clusters), strict=True)) if sharing else {}
     effects = []
+    kind: Literal["ratio", "difference"] = "ratio" if column.kind == "perplexity" else "difference"
     for (a, b), alpha in zip(pairs, levels, strict=True):
-        runs = min(len(records[a]), len(records[b]))
-        effect = test(
-            records[a][:runs], records[b][:runs], alpha, plan.margin, plan.clusters, shared=shared.get((a, b))
-        )
         if (a, b) in refused:
-            effect = replace(effect, low=None, high=None, p=None, better=None, similar=None)
-        effects.append(effect)
+            effects.append(Effect(kind, None, None, None, None, ""))
+        else:
+            pooled = shared.get((a, b))
+            effects.append(test(records[a], records[b], alpha, plan.margin, plan.clusters, shared=pooled))
     counted = {at: 1.0 if effect.p is None else effect.p for at, effect in enumerate(effects) if tested[at]}
     adjusted: dict[int, float] = {}
     if family > 1:
@@ -377,9 +391,11 @@ def _compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str]
     for at, ((a, b), effect) in enumerate(zip(pairs, effects, strict=True)):
         p = adjusted.get(at, effect.p)
         tests = (len(counted), looks) if at in adjusted else (1, 1)
-        words = refused.get((a, b)) or stats.in_words(
-            effect.details, a, b, adjusted=adjusted.get(at), comparisons=tests[0], looks=tests[1]
-        )
+        words = refused.get((a, b), "")
+        if effect.details is not None:
+            words = stats.in_words(
+                effect.details, a, b, adjusted=adjusted.get(at), comparisons=tests[0], looks=tests[1]
+            )
         shown, level = p is not None and p < ALPHA, 1 - levels[at]
         belief = _belief(a, b, effect, plan.margin) if valid[at] else ""
         judged = (adjusted.get(at), shown, valid[at], level, settings, belief)
@@ -387,7 +403,7 @@ def _compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str]
     return comparisons
 
 
-def _not_tested(plan: Plan, records: Records, a: str, b: str) -> str:
+def _not_tested(plan: Plan, records: Records, a: str, b: str, equal: bool) -> str:
     """Why a pair cannot be tested: runs that diverged, or two variants that computed the same."""
     first, second = records[a], records[b]
     if lost := [
@@ -398,6 +414,8 @@ def _not_tested(plan: Plan, records: Records, a: str, b: str) -> str:
         return f"no test: of {len(plan.seeds)} runs, {' and '.join(lost)} diverged"
     if all(x.losses("whole.csv").losses == y.losses("whole.csv").losses for x, y in zip(first, second, strict=True)):
         return "both computed the same, with equal losses of every text and seed: there is nothing to compare"
+    if equal:
+        return "both compute the same on texts as short as these, but for rounding: there is nothing to compare"
     return ""
 
 
@@ -407,10 +425,10 @@ def _belief(a: str, b: str, effect: Effect, margin: float | None) -> str:
         return ""
     (name, other), chance = ((a, b), effect.better) if effect.better >= 0.5 else ((b, a), 1 - effect.better)
     size = "" if margin is None else f"{100 * margin:g} {'points' if effect.kind == 'difference' else '%'}"
-    within = f", and of a difference within {size} {_percent(effect.similar)}" if effect.similar is not None else ""
+    within = f"; that they differ by less than {size}: {_percent(effect.similar)}" if effect.similar is not None else ""
     return (
-        f"Under a flat prior, the probability that {name} is better than {other} is {_percent(chance)}{within}. This is a"
-        " reading of the same numbers, not a test, and not corrected for the number of pairs."
+        f"Under a flat prior, the probability that {name} is better than {other} is {_percent(chance)}{within}. This is"
+        " another reading of the same numbers, not a test, and not corrected for the number of pairs."
     )
 
 
@@ -496,7 +514,7 @@ def _sentences(comparisons: Sequence[Comparison]) -> list[str]:
     """All comparisons in words; many that show nothing share one sentence per reference, placed last."""
     silent: dict[str, dict[str, float]] = {}  # p by name, by reference
     for pair in comparisons:
-        if pair.adjusted is not None and pair.valid and not pair.shown and pair.effect.details.equivalence is None:
+        if pair.adjusted is not None and pair.valid and not pair.shown and not pair.equivalence:
             silent.setdefault(pair.b, {})[pair.a] = pair.adjusted
     together = {other: names for other, names in silent.items() if len(names) > _ONE_BY_ONE}
     sentences = [pair.sentence for pair in comparisons if pair.a not in together.get(pair.b, ())]

@@ -143,11 +143,9 @@ class Effect:
     answers: stats.SeedsByQuestions | None = None
 
     @property
-    def details(self) -> stats.Perplexities | stats.McNemar | stats.SeedsByQuestions:
-        """All numbers of the test."""
-        details = self.perplexities or self.mcnemar or self.answers
-        assert details is not None
-        return details
+    def details(self) -> stats.Perplexities | stats.McNemar | stats.SeedsByQuestions | None:
+        """All numbers of the test; None where nothing was tested."""
+        return self.perplexities or self.mcnemar or self.answers
 
 
 @dataclass(frozen=True)
@@ -164,6 +162,16 @@ class Comparison:
     level: float = 0.95  # of the interval, so that those of all comparisons hold together
     settings: str = ""  # whether settings were tuned, in half a sentence
     belief: str = ""  # the probabilities of the effect as a sentence
+
+    @property
+    def tested(self) -> bool:
+        """Whether there is a test."""
+        return self.effect.p is not None
+
+    @property
+    def equivalence(self) -> stats.Equivalence | None:
+        """The test of equivalence, if there is one."""
+        return self.effect.details.equivalence if self.effect.details else None
 
     @property
     def heading(self) -> str:
