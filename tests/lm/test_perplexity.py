@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnlab.config import resolve
-from attnlab.errors import DataError
+from attnlab.errors import DataError, Diverged
 from attnlab.lm import perplexity
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.perplexity import SentenceLosses
@@ -117,3 +117,10 @@ def test_dropout_of_attention_is_its_own_or_that_of_all() -> None:
     assert LanguageModel(config).blocks[0].dropout.p == LanguageModel(config).dropout.p == 0.1
     assert LanguageModel(replace(config, attention_dropout=-1.0)).blocks[0].attn.dropout == 0.1
     assert resolve("mingpt").model.dropout_of_attention == 0.1
+
+
+def test_a_loss_beyond_any_guess_is_a_diverged_model() -> None:
+    with pytest.raises(Diverged, match=r"the mean loss of a text is 906, .*: the model has diverged"):
+        _ = SentenceLosses((906.0, 1.0), (10, 10), (0, 0)).sentence_perplexity
+    with pytest.raises(Diverged):
+        _ = SentenceLosses((math.nan,), (10,), (0,)).token_perplexity

@@ -21,7 +21,7 @@ import torch
 from attnlab import corpora
 from attnlab.corpora import RunningText
 from attnlab.corpora.running import split_lines
-from attnlab.errors import DataError
+from attnlab.errors import DataError, Diverged
 from attnlab.inside.taps import eval_mode
 from attnlab.kernels import vocabulary
 from attnlab.lm.batches import IGNORED, batches_by_length, collate, number_documents
@@ -32,6 +32,15 @@ from attnlab.store.runs import Run
 from attnlab.tasks import Example, TaskData, UniformExamples, make_task
 
 _AT_ONCE = 4096  # tokens per batch
+_MOST = 300.0  # nats per token, whose exponential can still be squared
+
+
+def _exp(loss: float) -> float:
+    """A perplexity from a loss."""
+    if not loss < _MOST:
+        raise Diverged(f"the mean loss of a text is {loss:.3g}, far above that of any guess: the model has diverged")
+    return math.exp(loss)
+
 
 # The sentences on which the course reports compare their models.
 PROBES = (
@@ -58,12 +67,12 @@ class SentenceLosses:
     @property
     def token_perplexity(self) -> float:
         """The exponential of the mean loss per token."""
-        return math.exp(self.loss)
+        return _exp(self.loss)
 
     @property
     def sentence_perplexity(self) -> float:
         """The mean over sentences of exp(mean loss of the sentence): the course reports' perplexity."""
-        return sum(map(math.exp, self.losses)) / len(self.losses)
+        return sum(map(_exp, self.losses)) / len(self.losses)
 
     def summary(self) -> dict[str, float]:
         """Return plain values, ready for JSON."""
@@ -184,7 +193,7 @@ def probe(
     """Return sentences with their losses and perplexities."""
     scored = sentence_losses(model, tokenizer, sentences, longest, padded, spaces)
     rows = zip(sentences, scored.tokens, scored.unknown, scored.losses, strict=True)
-    return [Probe(*row, math.exp(row[-1])) for row in rows]
+    return [Probe(*row, _exp(row[-1])) for row in rows]
 
 
 # Runs

@@ -328,7 +328,7 @@ def test_a_fault_that_is_no_leak_leaves_the_figures_valid_and_is_named(tmp_path:
     assert not result.leaking
     assert result.comparisons[0].valid
     (note,) = (one for one in result.verdict if "no leak" in one)
-    assert note.endswith("so its figures are valid: padding: hidden tokens count.")
+    assert "a fault that is no leak: padding: hidden tokens count. Its figures count" in note
     assert not any("sees the future" in one for one in result.verdict)
 
 
@@ -402,9 +402,32 @@ def test_a_run_that_learned_nothing_has_collapsed(tmp_path: Path) -> None:
     steps = [Step(at, at / 30, 1.0, loss, 1.0, 9 * at, 0.1) for at, loss in enumerate([2.1] * 30, 1)]
     text = "".join(json.dumps(asdict(step)) + "\n" for step in steps)
     write(plan.path(tmp_path, "additive", 0) / "metrics.jsonl", text)
+    change(plan.path(tmp_path, "dot", 0) / "result.json", "final_loss", value=1.5)
     result = judged(plan, tmp_path)
     assert [one.values["collapsed"].mean for one in result.variants] == pytest.approx([0, 1 / 3])
     assert result.comparisons[0].effect.p is not None  # it ended, and counts like any other
+    assert result.verdict[0].startswith(
+        "1 of 3 runs of additive collapsed (training loss 2.10 at first, 2.00 at the end)"
+    )
+
+
+def test_where_little_can_be_learned_no_run_has_collapsed(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    text = "".join(json.dumps(asdict(Step(at, at / 30, 1.0, 2.1, 1.0, 9, 0.1))) + "\n" for at in range(1, 31))
+    for name, seed in plan.order():
+        write(plan.path(tmp_path, name, seed) / "metrics.jsonl", text)
+    assert "collapsed" not in judged(plan, tmp_path).variants[0].values
+
+
+def test_a_variant_of_which_every_run_diverged_is_left_out(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9, "linear": 5.1})
+    write_manifest(tmp_path, "study")
+    lost = {f"dot/{seed}": "the loss is nan at step 7" for seed in plan.seeds}
+    add_files(tmp_path, {"diverged.json": encode(lost)})
+    result = judged(plan, tmp_path)
+    assert [variant.name for variant in result.variants] == ["additive", "linear"]
+    assert [(pair.a, pair.b) for pair in result.comparisons] == [("linear", "additive")]
+    assert result.verdict[0].startswith("Every run of dot diverged: it is left out.")
 
 
 def test_fine_tuning_that_had_little_left_to_learn_has_not_collapsed(tmp_path: Path) -> None:

@@ -363,8 +363,10 @@ def _nonfinite(subject: Subject, x: Tensor, setting: Setting, hidden: Tensor | N
         sources = [vectors, *parameters]
         gradients = torch.autograd.grad((y * aim).sum(), sources, allow_unused=True) if y.requires_grad else []
     bad = sum(int((~tensor.isfinite()).sum()) for tensor in (y, *gradients) if tensor is not None)
-    where = "" if hidden is None else " where all is hidden"
-    return Finding(bad, f"{bad} numbers are NaN or infinite{where} ({setting})")
+    where, remedy = "", ""
+    if hidden is not None:
+        where, remedy = " where a token sees no token", "; attnlab.ops.masked_softmax gives zeros there"
+    return Finding(bad, f"{bad} numbers are NaN or infinite{where} ({setting}){remedy}")
 
 
 # Weights that layers share by mistake: one object, or one tensor, in several layers. A head tied to the embedding is fine.

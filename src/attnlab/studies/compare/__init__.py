@@ -31,7 +31,7 @@ from attnlab.lm.model import load_model
 from attnlab.lm.progress import say
 from attnlab.measure import audit
 from attnlab.report.document import Cell, Column, Document, Row, Table
-from attnlab.report.words import duration, plural
+from attnlab.report.words import duration, listed, plural
 from attnlab.stats.checks import Numbers
 from attnlab.stats.crossed import FEWEST_CLUSTERS, by_cluster, effective_clusters
 from attnlab.store import listing
@@ -311,14 +311,15 @@ def _read_pilot(name: str, plan: Plan, unit: str) -> tuple[stats.Components, flo
     if pilot.clusters is not None:
         tables = [by_cluster(table, pilot.clusters) for table in tables]
     parts = stats.variance_components(tables)
+    compared = listed(dict.fromkeys(name for pair in pairs for name in pair))
     if parts.cautious == stats.Components(0.0, 0.0, 0.0, 0.0):
         raise UserError(f"the runs of every pair of {path} were equal: train the pilot longer, or use more data")
     every = [record for rows in records.values() for record in rows]
     seconds = sum(run.total_seconds for run in every) / len(every)
     spread = [100 * math.sqrt(part) for part in (parts.seeds, parts.most_seeds, parts.items, parts.rest)]
     note = (
-        f"pilot {entry.path}, {size}: its differences vary by at most {spread[1]:.2g} {unit} between seeds (80 % limit;"
-        f" {spread[0]:.2g} in the pilot), {spread[2]:.2g} between {plan.noun}, {spread[3]:.2g} otherwise"
+        f"pilot {entry.path} of {compared}, {size}: its differences vary by at most {spread[1]:.2g} {unit} between seeds"
+        f" (80 % limit; {spread[0]:.2g} in the pilot), {spread[2]:.2g} between {plan.noun}, {spread[3]:.2g} otherwise"
     )
     return parts, seconds, note
 

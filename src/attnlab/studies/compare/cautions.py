@@ -47,6 +47,11 @@ def cautions(plan: Plan) -> Cautions:
             f"There is no test with {groups} {kind}, since what belongs to one of them is alike: use at least"
             f" {FEWEST_CLUSTERS}."
         )
+    if plan.dev and not plan.data.corpus(plan.dev).documents:
+        notes.append(
+            "The measured text has no blank lines between documents, so each sentence counts as independent. If the sentences"
+            " come from few documents, p is far too small: separate documents by blank lines."
+        )
     if plan.runs or not plan.varied.startswith(("model.mechanism", "model.options")):
         return Cautions(tuple(notes))
     longest = _longest(plan)
@@ -61,7 +66,7 @@ def cautions(plan: Plan) -> Cautions:
         f"{name} is made for texts of more than {bound[1]} tokens ({bound[0]}), and the longest here has {longest}: this says"
         " little about what it is made for."
         for name, bound in bounds
-        if bound and longest <= bound[1]
+        if bound and longest <= bound[1] and not any(name in pair for pair in equal)
     ]
     return Cautions(tuple(notes), equal)
 

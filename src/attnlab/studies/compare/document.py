@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from attnlab.lm.exams import Scored
+from attnlab.measure.audit.leaks import LIMIT
 from attnlab.report import document as blocks
 from attnlab.report import parts, words
 from attnlab.report.document import Axis, Cell, Chart, Column, Section, Table, Text, section
@@ -426,11 +427,12 @@ def _audit_table(result: ComparisonResult) -> Table:
         size = words.NOTHING
         if leak is not None:
             size = words.percent(leak) if leak >= 5e-4 else f"{leak:.1e}" if leak else "0"
+            size += " (rounding)" if 0 < leak <= LIMIT else ""
         faults = [f"declared: {audit.defect}"] if audit.defect else []
         faults += [f"{name}: {fault}" for name, fault in audit.faults.items()]
         return [Cell(audit.verdict), Cell(size, leak), Cell("; ".join(faults) or "no fault found")]
 
-    largest = Column("Largest leak", note="share of an output that later tokens move")
+    largest = Column("Largest leak from the future", note="share of an output that later tokens move")
     titles = (parts.text_column("Audit"), largest, parts.text_column("In words"))
     caption = "What the audit of every variant found."
     return _variants_table("Audit", caption, titles, result.variants, cells)

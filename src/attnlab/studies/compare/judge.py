@@ -62,7 +62,7 @@ _ONE_BY_ONE = 4  # more comparisons than this that show no difference share a se
 _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix")  # checks of the audit that find leaks from the future
 _ROSE = 0.01  # nats above its lowest value from which on a validation loss calls for fewer epochs
-_STUCK = 0.9  # share of the first training loss above which a run has not learned
+_STUCK = 0.9  # share of the first training loss above which a run has not learned, if others have
 _FEW_STEPS = 20  # in fewer no run learns
 
 
@@ -70,6 +70,10 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     """Judge the finished runs of a comparison."""
     plan, tuning = plan.as_trained(folder), plan.choice(folder)
     records = read_records(plan, folder)
+    gone = [name for name, rows in records.items() if not rows]
+    if gone:
+        records = {name: rows for name, rows in records.items() if rows}
+        plan = replace(plan, variants=tuple(map(plan.find, records)))
     plan.refuse_other_runs(folder)
     _refuse_differences(plan, records)
     runs = [run for rows in records.values() for run in rows]
@@ -81,8 +85,9 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     comparisons = _compare_all(plan, records, columns[0], leaking, told.equal, _settings_in_words(plan, tuning))
     explanation = explain(variants)
     differing = [column for column in columns[1:] if column.kind != "count"]
-    if any(len(rows) < len(plan.seeds) or any(map(_stuck, rows)) for rows in records.values()):
-        variants = [_with_collapsed(plan, variant, records[variant.name], columns[0]) for variant in variants]
+    stuck = _stuck(records)
+    if stuck or any(len(rows) < len(plan.seeds) for rows in records.values()):
+        variants = [_with_collapsed(plan, variant, records[variant.name], columns[0], stuck) for variant in variants]
         columns = [columns[0], columns[0].of_trained, COLLAPSED, *columns[1:]]
     return ComparisonResult(
         title=plan.title,
@@ -102,6 +107,11 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
         published=plan.published(),
         verdict=(
             *(paragraphs[-1] for paragraphs in explanation.values()),
+            *(
+                f"Every run of {name} diverged: it is left out. Lower the learning rate for all, or tune it with --tune."
+                for name in gone
+            ),
+            *_notes_on_collapsed(records, stuck),
             *_sentences(comparisons),
             *_notes_on_runs(plan, records, variants),
             *_notes_on_plan(plan, tuning),
@@ -171,7 +181,8 @@ def _notes_on_runs(plan: Plan, records: Records, variants: Sequence[VariantResul
         if faults and not variant.leaks:
             found = "; ".join(f"{check}: {fault}" for check, fault in faults.items())
             notes.append(
-                f"The audit of {variant.name} found a fault that is no leak, so its figures are valid: {found}."
+                f"The audit of {variant.name} found a fault that is no leak: {found}. Its figures count, and hold where that"
+                " does not happen."
             )
         if lost := len(plan.seeds) - len(rows):
             notes.append(
@@ -291,17 +302,41 @@ def _spread(rows: Sequence[Record], column: Figure, clusters: Sequence[int] | No
     return Spread(mean, over_seeds.sd, low, high, each)
 
 
-def _stuck(row: Record) -> bool:
-    """Whether a run has not learned: its loss has hardly fallen since the first step of its first stage."""
-    steps = lineage(row.run)[-1].metrics()
-    return len(steps) >= _FEW_STEPS and row.values["final_loss"] > _STUCK * steps[0].loss
+def _stuck(records: Records) -> dict[tuple[str, int], float]:
+    """The runs that have not learned, by variant and seed, with the first loss of each.
+
+    The loss has hardly fallen since the first step of the first stage, while that of another run has fallen further.
+    """
+    runs = [(name, row, lineage(row.run)[-1].metrics()) for name, rows in records.items() for row in rows]
+    least = min(row.values["final_loss"] for _, row, _ in runs)
+    return {
+        (name, row.seed): steps[0].loss
+        for name, row, steps in runs
+        if len(steps) >= _FEW_STEPS and row.values["final_loss"] > max(_STUCK * steps[0].loss, least / _STUCK)
+    }
 
 
-def _with_collapsed(plan: Plan, variant: VariantResult, rows: Sequence[Record], column: Figure) -> VariantResult:
+def _notes_on_collapsed(records: Records, stuck: Mapping[tuple[str, int], float]) -> list[str]:
+    """One sentence for each variant of which runs have not learned."""
+    notes = []
+    for name, rows in records.items():
+        if lost := [row for row in rows if (name, row.seed) in stuck]:
+            first, last = stuck[name, lost[0].seed], lost[0].values["final_loss"]
+            notes.append(
+                f"{len(lost)} of {len(rows)} runs of {name} collapsed (training loss {first:.2f} at first, {last:.2f} at the"
+                " end): comparisons with it compare models that learned with models that did not. Lower the learning rate"
+                " for all, or tune it with --tune."
+            )
+    return notes
+
+
+def _with_collapsed(
+    plan: Plan, variant: VariantResult, rows: Sequence[Record], column: Figure, stuck: Mapping[tuple[str, int], float]
+) -> VariantResult:
     """The variant with the share of its runs that collapsed, and the tested figure of the others."""
     from scipy.stats import binomtest
 
-    trained = [row for row in rows if not _stuck(row)]
+    trained = [row for row in rows if (variant.name, row.seed) not in stuck]
     share = 1 - len(trained) / len(plan.seeds)
     ends = binomtest(len(plan.seeds) - len(trained), len(plan.seeds)).proportion_ci()
     values = {**variant.values, COLLAPSED.key: Spread(share, None, float(ends.low), float(ends.high), ())}

@@ -67,7 +67,8 @@ COLLAPSED = Figure(
     "runs that collapsed",
     "collapsed",
     "share",
-    "they diverged, or their final training loss was above 90 % of the first; with an exact 95 % interval for other seeds",
+    "they diverged, or their training loss fell by less than 10 % while that of another run fell further; with an exact"
+    " 95 % interval for other seeds",
 )
 _OF_ALL = (
     Figure(
