@@ -359,8 +359,8 @@ def test_runs_that_diverged_are_counted_and_their_pairs_not_tested(tmp_path: Pat
     dot, _, linear = result.variants
     assert [figure.key for figure in result.figures[:3]] == [
         "dev_token_perplexity",
-        "trained_dev_token_perplexity",
         "collapsed",
+        "trained_dev_token_perplexity",
     ]
     ends = binomtest(1, 5).proportion_ci()
     share = linear.values["collapsed"]

@@ -88,7 +88,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     stuck = _stuck(records)
     if stuck or any(len(rows) < len(plan.seeds) for rows in records.values()):
         variants = [_with_collapsed(plan, variant, records[variant.name], columns[0], stuck) for variant in variants]
-        columns = [columns[0], columns[0].of_trained, COLLAPSED, *columns[1:]]
+        columns = [columns[0], COLLAPSED, columns[0].of_trained, *columns[1:]]
     return ComparisonResult(
         title=plan.title,
         seconds=round(sum(run.total_seconds for run in runs), 1),
