@@ -247,7 +247,10 @@ def test_an_exam_without_answers_shows_predictions_only(result: RecallResult) ->
     page, text = read(as_html(made)).text, as_markdown(made)
     assert "nothing is scored" in made.lead[0]
     assert "pretrained, not fine-tuned what pretrained, not fine-tuned means 750 Chicago, 3 % 5 min 00 s" in page
-    assert "| pretrained, not fine-tuned (what pretrained, not fine-tuned means) | 750 | Chicago, 3 % | 5 min 00 s |" in text
+    assert (
+        "| pretrained, not fine-tuned (what pretrained, not fine-tuned means) | 750 | Chicago, 3 % | 5 min 00 s |"
+        in text
+    )
     assert "Accuracy" not in page + text
     assert not any(
         (isinstance(one, Chart) and one.shape == "bars") or isinstance(one, Answers) for one in made.blocks()
