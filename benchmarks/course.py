@@ -653,8 +653,12 @@ def low_rank_rows(one: Kept) -> Iterator[Row]:
     found = f"error at rank 32, times that at rank 8: {found}"
     yield Row("C1", said, found, judge([0.5], *figures), figures, key="rank", short=short)
     found, figures = ratios("Linformer")
-    assert all((each.low or 0.0) > 0.5 for each in figures), "the summary says that Linformer does not follow the rule"
-    said, short = "(untrained Linformer itself: the same ratio)", f"untrained Linformer itself: times {figures[0]}"
+    against = ", so it does not follow the rule" if all((each.low or 0.0) > 0.5 for each in figures) else ""
+    said, short = (
+        "(untrained Linformer itself: the same ratio)",
+        f"untrained Linformer itself: times {figures[0]}{against}",
+    )
+    found += against
     yield Row("C1", said, found, "added", figures, key="linformer", short=short)
 
 
@@ -1222,12 +1226,7 @@ SUMMARY: tuple[tuple[str, tuple[str, ...], dict[tuple[Verdict, ...], str]], ...]
     (
         "Linformer needs a rank of the order of 1/error².",
         ("rank", "linformer"),
-        {
-            (
-                "compatible",
-                "added",
-            ): "It holds for random projections of exact weights. Untrained Linformer itself does not follow it."
-        },
+        {("compatible", "added"): "It holds for random projections of exact weights."},
     ),
     (
         "BigBird reads 8 times longer texts in the same memory.",
@@ -1389,8 +1388,8 @@ def command_lines(kept: Store) -> Iterator[str]:
     yield f"first command.\n```bash\n{PROSE}"
     yield from (one.command for name, one in kept.items() if one.command and name not in LONG)
     yield "```\nB5, 650 epochs: the second command continues after every stop. After 50 epochs, keep a folder"
-    yield "`at-50` with config.json, env.json and manifest.json of the run, and its checkpoint as `model`; after"
-    yield "100, 200 and 400 epochs in the same way.\n```bash"
+    yield "`at-50` with config.json, env.json and manifest.json of the run, and its checkpoint as `model`;"
+    yield "after 100, 200 and 400 epochs in the same way.\n```bash"
     yield f"{LONG['B5'][2]}\nattnlab resume runs/b5/pretrain"
     for base, at in (("at-50", 50), ("pretrain", FULL)):
         yield f"attnlab finetune runs/b5/{base} --facts facts.tsv --out runs/b5/tuned-{at}"

@@ -279,6 +279,21 @@ def test_errors_of_features_become_rows(course: Any, tmp_path: Path) -> None:
     assert kept["performer-error"].command == "attnlab mechanisms show performer --error --out RUNS/performer-error"
 
 
+def test_errors_of_projections_become_rows(course: Any, tmp_path: Path) -> None:
+    source = approximation.random_source((0.5, 2.0), tokens=64, width=8)
+    measured = approximation.examine(registry.find("mechanism", "linformer"), source, draws=3)
+    write_folder(tmp_path / "linformer-error", "approximation", {"error.json": encode(measured)})
+    kept = course.found_in(tmp_path)["linformer-error"]
+    rank, projected, own = course.low_rank_rows(kept)
+    assert (rank.key, projected.key, own.key) == ("low rank", "rank", "linformer")
+    errors = [row.mean for row in measured.curve("std 2", "") if row.value in (8, 32)]
+    assert own.figures[1].value == pytest.approx(errors[1] / errors[0])
+    assert len(projected.figures) == len(own.figures) == 2
+    clear = dataclasses.replace(kept, figures={name: course.Figure("ratio", 0.8, 0.7, 0.9) for name in kept.figures})
+    assert list(course.low_rank_rows(clear))[2].short.endswith("so it does not follow the rule")
+    assert not own.short.endswith("so it does not follow the rule")
+
+
 def variant(name: str, level: float, **more: Any) -> dict[str, Any]:
     keys = ("final_loss", "train_sentence_perplexity", "dev_sentence_perplexity", "dev_token_perplexity", "seconds")
     values = {key: {"mean": level, "each": [level - 1, level, level + 1]} for key in keys}
