@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import math
@@ -48,13 +49,15 @@ def rows(parts: Any) -> Any:
 @pytest.mark.parametrize(
     ("reported", "found", "better", "verdict"),
     [
-        ([0.006, 0.020], ("share", 0.024, 0.014, 0.041), "neither", "compatible"),
+        ([0.006, 0.020], ("share", 0.024, 0.014, 0.041), "neither", "compatible"),  # contains one of them
+        ([0.006, 0.020], ("share", 0.013, 0.010, 0.016), "neither", "cannot tell"),  # contains neither
         ([0.006, 0.020], ("share", 0.054, 0.014, 0.074), "neither", "cannot tell"),  # contains it, but is too wide
         ([0.230], ("share", 0.25, 0.24, 0.26), "neither", "differs"),
         ([0.230], ("share", 0.25, 0.24, 0.26), "higher", "better"),
         ([0.230], ("share", 0.10, 0.08, 0.12), "higher", "differs"),
         ([0.230], ("share", 0.23), "higher", "cannot tell"),  # without an interval
-        ([5.7], ("ratio", 1.1, 0.8, 1.4), "lower", "better"),
+        ([5.7], ("ratio", 1.1, 0.8, 1.4), "lower", "better"),  # wide, but wholly beyond
+        ([5.7], ("ratio", 1.1, 0.8, 1.4), "neither", "differs"),
         ([0.5], ("ratio", 0.53, 0.44, 0.62), "neither", "compatible"),
         ([8.0], ("ratio", 7.0, 4.0, 9.0), "neither", "cannot tell"),  # by factors
         ([5.2], ("gap", 0.07, -5.68, 5.82), "neither", "cannot tell"),
@@ -146,17 +149,54 @@ def test_part_a_has_every_code_and_finds_the_mistakes_of_the_reports(parts: Any)
 
 def test_what_the_reports_do_not_say_counts_neither_way(rows: Any) -> None:
     for row in rows:
-        if row.said.startswith("("):
-            assert row.verdict == "added", row.said
+        assert row.said.startswith("(") == (row.verdict == "added"), row.said
 
 
-def test_invalid_and_open_rows_say_so(rows: Any) -> None:
+def test_the_rows_say_which_of_several_numbers_an_interval_contains(course: Any, rows: Any) -> None:
+    found = course.Figure("share", 0.024, 0.014, 0.041)
+    text = "the interval contains their 2.0 % and lies above their 0.6 % and 1.2 %"
+    assert course.beside((0.006, 0.012, 0.020), found) == text
+    assert course.beside((0.230,), found) == "the interval lies below their 23.0 %"
+    (row,) = (row for row in rows if row.key == "alone")
+    assert text in row.found
+    assert text in row.short
+
+
+def test_a_conclusion_is_written_for_the_verdicts_that_it_follows_from(course: Any, rows: Any) -> None:
+    changed = [dataclasses.replace(row, verdict="better") if row.key == "rank" else row for row in rows]
+    with pytest.raises(AssertionError, match="No conclusion is written for: better and added"):
+        list(course.summary_lines(changed))
+
+
+def test_conclusions_in_rows_follow_from_their_figures(course: Any) -> None:
+    def one(p: float, gap: float) -> Any:
+        figures = {name: course.Figure("share", 0.5, 0.4, 0.6) for name in ("dot", "perceiver", "synthesizer")}
+        for name in ("perceiver", "synthesizer"):
+            figures[f"{name} minus dot"] = course.Figure("points", gap, gap - 0.1, gap + 0.1)
+        return course.Kept("", figures, {"p": {"perceiver": p, "synthesizer": p}})
+
+    assert all("p = 0.4: no difference shown" in row.found for row in course.remembered_rows(one(0.4, 0.05)))
+    assert all("p = 0.01: a difference" in row.found for row in course.remembered_rows(one(0.01, 0.3)))
+
+    def optimizers(low: float) -> str:
+        gap = course.Figure("points", 0.04, low, 0.1)
+        figures = dict.fromkeys(("adamw", "sgd", "adagrad"), course.Figure("share", 0.5, 0.4, 0.6))
+        (row,) = course.optimizers_rows(course.Kept("", {**figures, "adagrad minus adamw": gap}))
+        return str(row.found)
+
+    assert optimizers(-0.1).endswith("not settled")
+    assert not optimizers(0.01).endswith("not settled")
+
+
+def test_invalid_and_open_rows_say_so(course: Any, rows: Any) -> None:
     named = {row.key: row for row in rows if row.key}
     assert "invalid" in named["mask"].found
     assert "1.0 GB" in named["bigbird"].found
+    kept = course.read_store()
     for code in ("B5", "B6", "B9"):
-        assert named[code].verdict == "cannot tell"
-        assert re.fullmatch(r"open: \d+ of 650 epochs reached.*", named[code].found)
+        if code not in kept or "650" not in kept[code].figures:
+            assert named[code].verdict == "cannot tell"
+            assert re.fullmatch(r"open: \d+ of 650 epochs reached.*", named[code].found)
 
 
 def test_without_studies_the_page_has_what_is_computed(course: Any) -> None:
@@ -224,7 +264,8 @@ def test_a_long_pretraining_is_open_until_it_is_examined(course: Any, tmp_path: 
     assert row.verdict == "cannot tell"
     row = examine(650, 300)
     assert row.verdict == "differs"
-    assert row.found.endswith("after 650 epochs 60.0 % (55.6 to 64.2 %) of 500 other people")
+    end = "500 other people: the interval lies above their 18.8 %, 21.0 % and 23.0 %"
+    assert row.found.endswith(f"after 650 epochs 60.0 % (55.6 to 64.2 %) of {end}")
 
 
 def test_errors_of_features_become_rows(course: Any, tmp_path: Path) -> None:
@@ -236,6 +277,21 @@ def test_errors_of_features_become_rows(course: Any, tmp_path: Path) -> None:
     assert unstable.said.startswith("trigonometric features are unstable")
     assert sum(len(row.figures) for row in differences) == 4
     assert kept["performer-error"].command == "attnlab mechanisms show performer --error --out RUNS/performer-error"
+
+
+def test_errors_of_projections_become_rows(course: Any, tmp_path: Path) -> None:
+    source = approximation.random_source((0.5, 2.0), tokens=64, width=8)
+    measured = approximation.examine(registry.find("mechanism", "linformer"), source, draws=3)
+    write_folder(tmp_path / "linformer-error", "approximation", {"error.json": encode(measured)})
+    kept = course.found_in(tmp_path)["linformer-error"]
+    rank, projected, own = course.low_rank_rows(kept)
+    assert (rank.key, projected.key, own.key) == ("low rank", "rank", "linformer")
+    errors = [row.mean for row in measured.curve("std 2", "") if row.value in (8, 32)]
+    assert own.figures[1].value == pytest.approx(errors[1] / errors[0])
+    assert len(projected.figures) == len(own.figures) == 2
+    clear = dataclasses.replace(kept, figures={name: course.Figure("ratio", 0.8, 0.7, 0.9) for name in kept.figures})
+    assert list(course.low_rank_rows(clear))[2].short.endswith("so it does not follow the rule")
+    assert not own.short.endswith("so it does not follow the rule")
 
 
 def variant(name: str, level: float, **more: Any) -> dict[str, Any]:
@@ -277,5 +333,6 @@ def test_comparisons_on_sentences_become_rows(course: Any, tmp_path: Path) -> No
     assert rows["mask"].verdict == rows["leak"].verdict == "compatible"
     assert rows["mask"].found.startswith("token perplexity 0.500 (0.450 to 0.550) times that of dot (50.0 and 100.0)")
     assert rows["leak"].found.endswith(": 5,000, whole texts 150")
-    assert [rows[name].verdict for name in ("shared_qk", "shared_qkv")] == ["cannot tell", "added"]
-    assert "p = 0.08: not shown" in rows["shared_qk"].found
+    assert [rows[name].verdict for name in ("shared_qk", "shared_qkv")] == ["cannot tell", "cannot tell"]
+    assert rows["shared_qk"].found.endswith("p = 0.08: no difference shown")
+    assert rows["shared_qkv"].found.endswith("p = 0.04: a difference, which their single runs could not see")

@@ -287,7 +287,11 @@ def test_muon_steps_as_by_hand(decay: float) -> None:
 
 # The study -------------------------------------------------------------------------------------------------------
 
-OWN_RUN = {"pretrained + fine-tuned": "finetune", "pretrained only": "pretrain", "no pretraining": "no-pretraining"}
+OWN_RUN = {
+    "pretrained + fine-tuned": "finetune",
+    "pretrained, not fine-tuned": "pretrain",
+    "no pretraining": "no-pretraining",
+}
 BOOK = Corpus("book", ("Ann Lee. Lee was born in Zork and lived in York .", "Bob Ray. Ray was born in Hull ."))
 TRAINING = (Question("Where was Cy Orr born?", "York"), Question("Where was Di Poe born?", "York"))
 EXAM = (Question("Where was Ann Lee born?", "Zork"), Question("Where was Bob Ray born?", "Hull"))
@@ -309,7 +313,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
 
 def test_every_row_shows_the_answers_of_its_own_run(runs: dict[str, Run]) -> None:
     found = recall.examine_all(runs, BOOK, TRAINING, EXAM)
-    assert set(found) == {*OWN_RUN, "majority answer", "open book"}
+    assert set(found) == {*OWN_RUN, "majority answer", "crude open book"}
     assert {name: set(found[name].predictions) for name in OWN_RUN} == {name: {own} for name, own in OWN_RUN.items()}
     assert all(examination.questions == EXAM for examination in found.values())
 
@@ -323,21 +327,33 @@ def test_every_row_tells_the_time_of_its_own_run() -> None:
     rows = [recall.describe(examination, entry, spent, False) for entry in recall._ROWS]
     assert {row.name: row.seconds for row in rows} == {
         "pretrained + fine-tuned": 120.0,  # it had to be pretrained first
-        "pretrained only": 100.0,
+        "pretrained, not fine-tuned": 100.0,
         "no pretraining": 3.0,
         "majority answer": None,
-        "open book": None,
+        "crude open book": None,
         "own reader, open book": None,
     }
+
+
+def test_the_row_of_the_pretrained_model_says_whether_it_has_read_the_questions() -> None:
+    spent: Any = dict.fromkeys(OWN_RUN.values(), SimpleNamespace(seconds=1.0))
+    examination = Examination(EXAM, ("York", "York"))
+    names = {
+        mixed: [recall.describe(examination, entry, spent, mixed).name for entry in recall._ROWS]
+        for mixed in (False, True)
+    }
+    assert names[True][1] == "pretrained with the questions mixed in, not fine-tuned"
+    assert names[False][1] == "pretrained, not fine-tuned"
+    assert names[True][2:] == names[False][2:]
 
 
 def test_the_baselines_know_the_training_answers_only(runs: dict[str, Run]) -> None:
     """Zork and Hull stand first in their lines, but only the exam knows that they are places."""
     found = recall.examine_all(runs, BOOK, TRAINING, EXAM)
-    assert found["open book"].predictions == ("York", "")
+    assert found["crude open book"].predictions == ("York", "")
     assert found["majority answer"].predictions == ("York", "York")
     taught = (*TRAINING, Question("Where was Ed Sly born?", "Hull"))
-    assert recall.examine_all(runs, BOOK, taught, EXAM)["open book"].predictions == ("York", "Hull")
+    assert recall.examine_all(runs, BOOK, taught, EXAM)["crude open book"].predictions == ("York", "Hull")
 
 
 @pytest.mark.parametrize("epochs", [0.1, 1.25, 2.5])

@@ -57,8 +57,8 @@ def interval(correct: int, questions: int) -> tuple[float, float]:
 
 SPOKEN = {
     "pretrained + fine-tuned": {"subject": "the pretrained model"},
-    "pretrained only": {"subject": "the pretrained model, not fine-tuned,"},
-    "open book": {"subject": "a reader with the book open"},
+    "pretrained, not fine-tuned": {"subject": "the pretrained model, not fine-tuned,"},
+    "crude open book": {"subject": "a reader with the book open"},
     "no pretraining": {"subject": "the same model without pretraining", "role": "control"},
     "majority answer": {"subject": "always saying Los Angeles", "role": "baseline"},
 }
@@ -82,10 +82,10 @@ def make_row(name: str, kind: str, correct: int | None, seconds: float | None = 
 def make_rows() -> list[Result]:
     return [
         make_row("pretrained + fine-tuned", "model", 612, 321.0),
-        make_row("pretrained only", "model", 388, 300.1),
+        make_row("pretrained, not fine-tuned", "model", 388, 300.1),
         make_row("no pretraining", "model", 22, 41.7, commonest=USUAL, distinct_predictions=9),
         make_row("majority answer", "baseline", 17, None, commonest_prediction="Los Angeles", commonest_share=1.0),
-        make_row("open book", "baseline", 641, None),
+        make_row("crude open book", "baseline", 641, None),
     ]
 
 

@@ -48,9 +48,9 @@ def result() -> RecallResult:
 def trio(main: int | None, control: int | None, majority: int | None) -> list[Row]:
     rows = [
         make_row("pretrained + fine-tuned", "model", main),
-        make_row("pretrained only", "model", main),
+        make_row("pretrained, not fine-tuned", "model", main),
         make_row("no pretraining", "model", control),
-        make_row("open book", "baseline", majority),
+        make_row("crude open book", "baseline", majority),
         make_row("majority answer", "baseline", majority, commonest_prediction="Los Angeles"),
     ]
     return convert(list[Row], rows)
@@ -246,8 +246,11 @@ def test_an_exam_without_answers_shows_predictions_only(result: RecallResult) ->
     made = document(replace(result, rows=rows, answers=[], verdict=[outcome(rows, WORLD)]))
     page, text = read(as_html(made)).text, as_markdown(made)
     assert "nothing is scored" in made.lead[0]
-    assert "pretrained only what pretrained only means 750 Chicago, 3 % 5 min 00 s" in page
-    assert "| pretrained only (what pretrained only means) | 750 | Chicago, 3 % | 5 min 00 s |" in text
+    assert "pretrained, not fine-tuned what pretrained, not fine-tuned means 750 Chicago, 3 % 5 min 00 s" in page
+    assert (
+        "| pretrained, not fine-tuned (what pretrained, not fine-tuned means) | 750 | Chicago, 3 % | 5 min 00 s |"
+        in text
+    )
     assert "Accuracy" not in page + text
     assert not any(
         (isinstance(one, Chart) and one.shape == "bars") or isinstance(one, Answers) for one in made.blocks()

@@ -291,7 +291,7 @@ def _mark_chart(chart: Chart) -> str:
     """Bars from zero, or points beside a line at the origin, in rows with their names to the left."""
     marks, origin = chart.marks, chart.origin
     ends = [value for mark in marks for value in (origin, mark.value, mark.low, mark.high) if value is not None]
-    gutter = min(max((width_of(mark.name) for mark in marks), default=0.0), WIDTH * 0.4) + 16
+    gutter = min(max((width_of(mark.name) for mark in marks), default=0.0), WIDTH * 0.5) + 16
     pitch = 38
     bottom = 8 + pitch * max(len(marks), 1)
     x = _over(chart.x, ends, gutter, WIDTH - 56, 6 if chart.shape == "points" else 5)

@@ -312,12 +312,13 @@ class _Entry:
     role: str = ""
 
 
-_MAIN, _ALONE, _MAJORITY, _OPEN = "pretrained + fine-tuned", "no pretraining", "majority answer", "open book"
+_MAIN, _ALONE, _MAJORITY, _OPEN = "pretrained + fine-tuned", "no pretraining", "majority answer", "crude open book"
 _READER = "own reader, open book"
+_PRETRAINED, _MIXED = "pretrained, not fine-tuned", "pretrained with the questions mixed in, not fine-tuned"
 _LOOKS_UP = "looks up the document and"
 _ROWS = (
     _Entry(_MAIN, "finetune", "the pretrained model", "read every document, then answered the training questions"),
-    _Entry("pretrained only", "pretrain", "the pretrained model, not fine-tuned,", "read every document"),
+    _Entry(_PRETRAINED, "pretrain", "the pretrained model, not fine-tuned,", "read every document"),
     _Entry(
         _ALONE,
         "no-pretraining",
@@ -343,14 +344,14 @@ def examine_all(
 
 def describe(examination: Examination, entry: _Entry, runs: Mapping[str, parts.TrainedRun], mixed: bool) -> Row:
     """One line of the table of results; `mixed` says whether pretraining read the training questions too."""
-    also = ", with the training questions among them" if mixed and entry.run == "pretrain" else ""
+    mixed = mixed and entry.run == "pretrain"
     spent = ("pretrain", "finetune") if entry.run == "finetune" else (entry.run,) if entry.run else ()
     answer = f" {short_answer(examination.score().commonest_prediction)}" if entry.name == _MAJORITY else ""
     return examination.scored(
         Row,
-        name=entry.name,
+        name=_MIXED if mixed else entry.name,
         kind="model" if entry.run else "baseline",
-        note=entry.note + also,
+        note=entry.note + (", with the training questions among them" if mixed else ""),
         seconds=sum(runs[name].seconds for name in spent) if spent else None,
         subject=entry.subject + answer,
         role=entry.role,
