@@ -19,7 +19,8 @@ from attnlab.inside.look import look
 from attnlab.inside.taps import influence
 from attnlab.lm import optim, perplexity
 from attnlab.lm.batches import IGNORED
-from attnlab.lm.evaluate import generate, sample, top_answers
+from attnlab.lm.decoding import generate, sample
+from attnlab.lm.evaluate import top_answers
 from attnlab.lm.flops import flops_per_token
 from attnlab.lm.model import LanguageModel, model_files, to_bytes
 from attnlab.lm.tokenizers import Tokenizer
