@@ -94,3 +94,10 @@ def test_a_check_of_its_own_must_pass_and_a_step_must_have_one():
 def test_an_unknown_name_is_a_mistake():
     with pytest.raises(UserError, match="did you mean copying"):
         derive("coping")
+
+
+def test_what_the_numeric_checks_found():
+    found = " ".join(check for name in ("permutation", "sinusoidal") for check in derive(name).checks)
+    assert "follow in 24 of the 24 orders" in found
+    assert "follow in 1 of the 24 orders" in found
+    assert "positions 710 apart are closest, at 6.0e-05" in found

@@ -203,9 +203,6 @@ class Beam:
     tokens: int  # new ones
 
 
-_Ended = tuple[float, float, int, list[int]]  # score, log probability, tokens and the ids of a text
-
-
 @torch.inference_mode()
 def beam_search(
     model: LanguageModel,
@@ -224,15 +221,15 @@ def beam_search(
     step extends every kept text by every token and keeps the likeliest; what ends competes by score. With as many beams as
     there are texts the result is exact. The search stops early only where no kept text can enter the result.
     """
-    if beams < 1 or not (math.isfinite(length_penalty) and length_penalty >= 0):
-        raise UserError(f"beams must be at least 1 and length_penalty not negative, not {beams} and {length_penalty}")
+    if beams < 1 or not 0 <= length_penalty <= 10:
+        raise UserError(f"beams must be at least 1, and length_penalty 0 to 10, not {beams} and {length_penalty}")
     begin = _opening(model, tokenizer, prompt, count, limit)
     longest = min(limit, model.config.block_size - len(begin)) if tokenizer.words else limit
     stops = list(tokenizer.stops)
     rows, total = Rows(model, torch.tensor([begin]), use_cache), torch.zeros(1, dtype=torch.float64)
-    ended: list[_Ended] = []
+    ended: list[tuple[float, float, int, list[int]]] = []  # score, log probability, tokens, ids
 
-    def best(totals: list[float], tokens: int) -> list[_Ended]:
+    def best(totals: list[float], tokens: int) -> list[tuple[float, float, int, list[int]]]:
         """The best of what has ended, and of the kept texts if they end here."""
         new = zip(totals, rows.ids.tolist(), strict=True)
         return heapq.nlargest(count, [*ended, *((x / tokens**length_penalty, x, tokens, ids) for x, ids in new)])
