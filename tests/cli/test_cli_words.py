@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from attnlab.lm.decoding import beam_search
+from attnlab.lm.model import load_model
 from attnlab.lm.perplexity import PROBES, SentenceLosses
 from verbs import call
 
@@ -78,8 +80,47 @@ def test_generate(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(capsys.readouterr().out)
     assert len(shown["samples"]) == 3
     assert all(text.startswith("The ") and len(text.split()) <= 21 for text in shown["samples"])
+    assert shown["repetition"] is None or 0 <= shown["repetition"] <= 1
+    assert 0 < shown["diversity"] <= 1
     assert call("generate", trained, "--n", "2", "--temperature", "0") == 0
-    assert len(capsys.readouterr().out.strip().split("\n")) == 2
+    *texts, blank, figures = capsys.readouterr().out.strip().split("\n")
+    assert len(texts) == 2
+    assert not blank
+    assert figures.startswith("repetition (seq-rep-4) ")
+    assert float(figures.split()[-2]) <= 50  # both texts are the same
+
+
+def test_generate_by_beam_search(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = (
+        "generate",
+        trained,
+        "The",
+        "--n",
+        "2",
+        "--beams",
+        "3",
+        "--length-penalty",
+        "0.5",
+        "--max-new-tokens",
+        "9",
+    )
+    assert call(*search, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    model, tokenizer = load_model(trained)
+    beams = beam_search(model, tokenizer, "The", 2, beams=3, length_penalty=0.5, limit=9)
+    assert shown["samples"] == [beam.text for beam in beams]
+    assert shown["score"] == pytest.approx([beam.score for beam in beams])
+    assert call(*search) == 0
+    first = capsys.readouterr().out.split("\n")[0]
+    assert first == f"{beams[0].text}  (log probability {beams[0].log_probability:.2f}, {beams[0].tokens} tokens)"
+
+
+def test_one_token_that_is_likeliest_of_all(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for options in (("--top-p", "0.000001"), ("--top-k", "1"), ("--temperature", "0")):
+        assert call("generate", trained, "The", "--n", "1", *options, "--json") == 0
+        texts += json.loads(capsys.readouterr().out)["samples"]
+    assert len(set(texts)) == 1
 
 
 def test_look_reads_words(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +139,11 @@ def test_mistakes(
         ("give one, then the other", "evaluate", trained, "--exam", "people:test", "--corpus", "prose:dev"),
         ("did you mean prose:dev", "evaluate", trained, "--corpus", "prose:dve"),
         ("must not be negative", "generate", trained, "--temperature", "-1"),
+        ("above 0 and at most 1, not 1.5", "generate", trained, "--top-p", "1.5"),
+        ("leave out --temperature, --top-k and --top-p", "generate", trained, "--beams", "2", "--temperature", "0.8"),
+        ("leave out --temperature, --top-k and --top-p", "generate", trained, "--beams", "2", "--top-p", "0.9"),
+        ("give --beams, such as 4", "generate", trained, "--length-penalty", "1"),
+        ("beams must be at least 1", "generate", trained, "--beams", "-1"),
         ("--n must be at least 1, not 0", "generate", trained, "--n", "0"),
         ("needs a corpus to learn the vocabulary", "params", "nano-words", "--model.vocab_size", "0"),
         ("must lie in [0, 1), or be -1", "params", "nano-words", "--model.attention_dropout=-0.5"),

@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
 from attnlab import registry
 from attnlab.errors import OutputExists, UserError
 from attnlab.exchange import AttnlabForCausalLM, export, read_folder
-from attnlab.lm.evaluate import encode_question, generate
+from attnlab.lm.decoding import generate
+from attnlab.lm.evaluate import encode_question
 from attnlab.lm.tokenizers import Kind
 from attnlab.store.runs import Run, RunRecord
 from verbs import call

@@ -19,7 +19,8 @@ from attnlab.inside.look import look
 from attnlab.inside.taps import influence
 from attnlab.lm import optim, perplexity
 from attnlab.lm.batches import IGNORED
-from attnlab.lm.evaluate import generate, sample, top_answers
+from attnlab.lm.decoding import beam_search, generate, sample
+from attnlab.lm.evaluate import top_answers
 from attnlab.lm.flops import flops_per_token
 from attnlab.lm.model import LanguageModel, model_files, to_bytes
 from attnlab.lm.tokenizers import Tokenizer
@@ -134,7 +135,8 @@ def test_texts_are_written_measured_and_looked_at_where_the_model_is() -> None:
     def seen(model: LanguageModel) -> Iterator[Any]:
         for use_cache in (True, False):
             yield generate(model, ids, 6, tokenizer.stops, use_cache=use_cache)
-        yield sample(model, tokenizer, "the", count=2, limit=6)
+        yield sample(model, tokenizer, "the", count=2, limit=6, top_p=0.9)
+        yield [beam.text for beam in beam_search(model, tokenizer, "the", 2, limit=6)]
         yield [answer for answer, _ in top_answers(model, tokenizer, "the", count=2, width=4)]
         sentences = [tokenizer.encode(text) for text in TEXTS]
         yield perplexity.whole_losses(model, sentences, tokenizer.pad, 24)

@@ -14,7 +14,7 @@ from attnlab.config import preset_names, resolve
 from attnlab.errors import UserError
 from attnlab.lm import devices
 from attnlab.lm.batches import IGNORED
-from attnlab.lm.evaluate import generate
+from attnlab.lm.decoding import generate
 from attnlab.lm.model import LanguageModel, load_model, model_files
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.lm.train import SummedLoss

@@ -18,7 +18,8 @@ from attnlab.config import RunConfig, TrainConfig, resolve
 from attnlab.corpora import load_questions
 from attnlab.errors import AttnlabWarning, ConfigError, UserError
 from attnlab.lm import batches, devices, optim, progress, stages, train
-from attnlab.lm.evaluate import examine, sample
+from attnlab.lm.decoding import sample
+from attnlab.lm.evaluate import examine
 from attnlab.lm.model import load_model, read_tensors
 from attnlab.lm.processes import ALONE
 from attnlab.lm.tokenizers import Tokenizer

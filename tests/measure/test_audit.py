@@ -16,7 +16,7 @@ import attnlab
 from attnlab import cli, registry
 from attnlab.config import ModelConfig
 from attnlab.errors import ConfigError, UserError
-from attnlab.lm.evaluate import generate
+from attnlab.lm.decoding import generate
 from attnlab.lm.model import LanguageModel, model_files
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.measure.audit import (

@@ -231,3 +231,11 @@ def test_saved_answers_are_the_file_that_the_command_marks(client: httpx.Client,
     name = 'task "1" 😀'
     text = posted(client, "answers", {"answers": {name: typed, "empty": " "}})
     assert tomllib.loads(text, parse_float=Decimal) == {name: value}
+
+
+def test_a_derivation_is_what_the_command_prints(client: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    found = posted(client, "proof", {"name": "permutation"})
+    assert {"softmax", "permutation", "flops"} <= set(found["names"])
+    main(["design", "derive", "permutation", "--json"])
+    assert found["proof"] == json.loads(capsys.readouterr().out)
+    assert "did you mean copying" in posted(client, "proof", {"name": "coping"}, status=422)["error"]

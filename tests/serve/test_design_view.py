@@ -269,6 +269,16 @@ def test_all_samples_are_shown_at_once_where_motion_is_unwanted(page: Any, serve
     page.get_by_text("of 400 failed").first.wait_for(timeout=_SLOW)
 
 
+def test_a_proof_is_chosen_and_in_the_link(page: Any, served: Served) -> None:
+    _open(page, served, "/design?tab=proofs&proof=rotary")
+    page.get_by_role("heading", name="Rotary positions").wait_for(timeout=30_000)
+    assert page.locator(".proof li").count() == 6
+    assert "checked by algebra" in page.locator(".proof").inner_text()
+    page.get_by_label("derivation").select_option("copying")
+    page.get_by_role("heading", name="The copying bound").wait_for(timeout=30_000)
+    page.wait_for_url("**proof=copying**")
+
+
 def test_a_sheet_is_answered_by_dragging_and_by_typing(page: Any, served: Served) -> None:
     _open(page, served, "/design?tab=sheet&sheet=a12")
     first = page.locator(".task-card").first
@@ -403,7 +413,9 @@ def test_a_link_with_nonsense_still_opens(page: Any, served: Served, query: str)
     assert sum(_weights(page)) == pytest.approx(1, abs=0.002)
 
 
-@pytest.mark.parametrize("path", ["/design?preset=twenty", "/design?preset=a12", "/design?tab=sheet&sheet=a12"])
+@pytest.mark.parametrize(
+    "path", ["/design?preset=twenty", "/design?preset=a12", "/design?tab=sheet&sheet=a12", "/design?tab=proofs"]
+)
 def test_nothing_is_wider_than_a_phone(page: Any, served: Served, path: str) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     _open(page, served, path)

@@ -17,6 +17,8 @@ from serving import Served, serving
 from attnlab import studies
 from attnlab.cli import main
 from attnlab.errors import UserError
+from attnlab.lm.decoding import beam_search
+from attnlab.lm.model import load_model
 from attnlab.report.document import Document
 from attnlab.report.html import as_fragment
 from attnlab.serve.routes import Options
@@ -201,7 +203,19 @@ def test_samples_come_run_by_run(client: httpx.Client) -> None:
     lines = [json.loads(line) for line in answer.text.splitlines()]
     assert [one["run"] for one in lines] == asked["names"]
     assert all(len(one["samples"]) == 2 and not one["problem"] for one in lines)
+    assert all(one["figures"].startswith("repetition") and not one["log_probabilities"] for one in lines)
     assert client.post("/api/samples", json={**asked, "count": 1000}).status_code == 422
+
+
+def test_beam_search_leaves_the_settings_of_sampling_out(client: httpx.Client, shelf: Path) -> None:
+    asked = {"names": ["recall-1/finetune"], "prompt": "Where", "count": 2, "limit": 5, "beams": 3}
+    asked |= {"length_penalty": 1.0, "top_p": 0.5, "seed": 3}
+    [line] = client.post("/api/samples", json=asked).text.splitlines()
+    model, tokenizer = load_model(shelf / "recall-1" / "finetune")
+    beams = beam_search(model, tokenizer, "Where", 2, beams=3, length_penalty=1.0, limit=5)
+    assert json.loads(line)["samples"] == [beam.text for beam in beams]
+    assert json.loads(line)["log_probabilities"] == pytest.approx([beam.log_probability for beam in beams], abs=1e-4)
+    assert client.post("/api/samples", json={**asked, "top_p": 0}).status_code == 422
 
 
 def test_events_of_a_complete_run_end_at_once(client: httpx.Client) -> None:

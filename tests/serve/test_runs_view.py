@@ -166,9 +166,14 @@ def test_runs_side_by_side_and_their_samples(page: Any, served: Served) -> None:
     page.get_by_role("link", name="Compare 2 side by side").click()
     page.get_by_role("heading", level=1, name="2 runs side by side").wait_for(timeout=_TIMEOUT)
     page.get_by_label("Prompt").fill("Where")
-    page.get_by_role("button", name="Sample").click()
+    page.get_by_role("button", name="Write", exact=True).click()
     page.locator(".sampled section").nth(1).wait_for(timeout=_TIMEOUT)
     assert page.locator(".sampled .text").count() == 6
+    assert page.locator(".sampled section > .quiet").first.inner_text().startswith("repetition (seq-rep-4)")
+    page.get_by_label("Method").select_option("beam search")
+    page.get_by_role("button", name="Write", exact=True).click()
+    page.get_by_text("log probability").nth(5).wait_for(timeout=_TIMEOUT)
+    assert not page.get_by_label("Temperature").is_visible()
 
 
 def test_a_name_that_is_markup_does_nothing(page: Any, served: Served, hostile: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -275,30 +276,52 @@ def generate(
     /,
     *,
     n: Annotated[opt.Whole, about("Number of texts.")] = 5,
-    temperature: Annotated[float, about("Sampling temperature; 0 takes the likeliest token.")] = 0.8,
+    temperature: Annotated[
+        float | None, about("Sampling temperature; 0 takes the likeliest token."), default("0.8")
+    ] = None,
     top_k: Annotated[opt.Whole, about("Number of likeliest tokens to sample from; 0: all.")] = 0,
+    top_p: Annotated[float, about("Total probability of the likeliest tokens to sample from.")] = 1.0,
+    beams: Annotated[opt.Whole, about("Texts that a beam search keeps; 0: sample.")] = 0,
+    length_penalty: Annotated[float, about("Rank beams by log probability / tokens^this.")] = 0.0,
     seed: opt.Seed = 0,
     max_new_tokens: Annotated[opt.Whole, about("Maximum new tokens per text.")] = 100,
     device: opt.Device = "auto",
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
-    """Sample texts from a run's model."""
+    """Sample texts from a run's model, or find likely ones by beam search.
+
+    Prints their repetition (seq-rep-4: the share of 4-grams of words that occurred before in the same
+    text) and diversity (distinct-2: the share of distinct pairs of words in all texts) below them.
+    """
     at_least_one("n", n)
     at_least_one("max-new-tokens", max_new_tokens)
-    from attnlab.lm import evaluate
+    if beams and (temperature is not None or top_k or top_p != 1):
+        raise UserError("--beams does not sample: leave out --temperature, --top-k and --top-p")
+    if length_penalty and not beams:
+        raise UserError("--length-penalty ranks the texts of a beam search: give --beams, such as 4")
+    from attnlab.lm import decoding
     from attnlab.lm.devices import choose_device
     from attnlab.lm.model import load_model
 
     model, tokenizer = load_model(folder, trust_code=trust_code, device=choose_device(device))
-    texts = evaluate.sample(
-        model, tokenizer, prompt, n, temperature=temperature, top_k=top_k, seed=seed, limit=max_new_tokens
-    )
+    settings: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty}
+    found: list[decoding.Beam] = []
+    if beams:
+        found = decoding.beam_search(model, tokenizer, prompt, n, limit=max_new_tokens, **settings)
+        texts = [beam.text for beam in found]
+    else:
+        heat = 0.8 if temperature is None else temperature
+        settings = {"temperature": heat, "top_k": top_k, "top_p": top_p, "seed": seed}
+        texts = decoding.sample(model, tokenizer, prompt, n, limit=max_new_tokens, **settings)
+    variety = decoding.variety(texts, prompt)
     if json:
-        settings = {"temperature": temperature, "top_k": top_k, "seed": seed}
-        show_json({"run": str(folder), "prompt": prompt, **settings, "samples": texts})
+        scores = {name: [getattr(beam, name) for beam in found] for name in ("score", "log_probability", "tokens")}
+        shown = {**vars(variety), **(scores if beams else {})}
+        show_json({"run": str(folder), "prompt": prompt, **settings, "samples": texts, **shown})
         return
-    say(*texts)
+    notes = [f"  (log probability {beam.log_probability:.2f}, {beam.tokens} tokens)" for beam in found]
+    say(*(text + note for text, note in zip_longest(texts, notes, fillvalue="")), f"\n{variety}")
 
 
 @app.command(group=MEASURE)

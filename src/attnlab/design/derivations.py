@@ -13,7 +13,7 @@ import html
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -29,12 +29,13 @@ Expression = Any  # of sympy, which has no types
 Relation = Literal["=", "<=", "<", ">=", ">"]
 _RELATIONS = {"=": "==", "<=": "<=", "<": "<", ">=": ">=", ">": ">"}  # as sympy spells them
 _TRIES = 40  # random points at which an unproved formula is tried
+_GREEK = ("alpha", "beta", "epsilon", "mu", "omega", "pi", "theta")
 _LATEX = {"\\": r"\textbackslash{}", **{c: "\\" + c for c in "_%&#$"}, "^": r"\textasciicircum{}"}
 _LATEX |= {"<=": r"$\leq$", ">=": r"$\geq$", "<": "$<$", ">": "$>$", "²": "$^2$", "⁴": "$^4$", "·": r"$\cdot$"}
-_LATEX |= {letter: rf"$\{letter}$" for letter in ("alpha", "beta", "epsilon", "mu")}
+_LATEX |= {letter: rf"$\{letter}$" for letter in _GREEK}
 _POWER = r"(?P<base>\w)\^(?P<power>-?\w*\((?:[^()]|\([^()]*\))*\)|-?\w+)"
 _INDEXED = r"(?P<letter>[A-Za-z]+)_(?P<index>\w+)"
-_PIECE = re.compile(rf"{_POWER}|{_INDEXED}|(?<![A-Za-z])(?:alpha|beta|epsilon|mu)(?![A-Za-z])|<=|>=|.")
+_PIECE = re.compile(rf"{_POWER}|{_INDEXED}|(?<![A-Za-z])(?:{'|'.join(_GREEK)})(?![A-Za-z])|<=|>=|.")
 
 
 class WrongStep(AttnlabError):
@@ -151,6 +152,7 @@ class Derivation:
                 "statement": step.statement,
                 "formulas": [str(f) for f in step.formulas],
                 "latex": [f.latex() for f in step.formulas],
+                "drawn": [f.pretty() for f in step.formulas],
                 "reason": step.reason,
                 "checked": check,
             }
@@ -187,6 +189,30 @@ class Derivation:
             items.append(f"<li>{html.escape(step.statement)}{formulas}<p><small>{html.escape(reason)}</small></p></li>")
         head = f"<b>{html.escape(self.title)}</b><p>{html.escape(self.claim)}</p>"
         return f"<div>{head}<ol>{''.join(items)}</ol></div>"
+
+
+Derivations = dict[str, Callable[[], Derivation]]
+
+
+def add_to(all_of_them: Derivations, title: str, claim: str) -> Callable[[Callable[[], Iterator[Step]]], None]:
+    """Add the derivation with the steps that a function yields, under the name of the function."""
+
+    def add(steps: Callable[[], Iterator[Step]]) -> None:
+        name = steps.__name__.strip("_").replace("_", "-")
+        all_of_them[name] = lambda: Derivation(name, title, claim, tuple(steps()))
+
+    return add
+
+
+def step(statement: str, reason: str, *formulas: Formula, check: Callable[[], str] | None = None) -> Step:
+    """A step with its formulas last."""
+    return Step(statement, formulas, reason, check)
+
+
+def product(*factors: Any, gives: Any) -> Formula:
+    """The formula for a product of matrices; a list is a column."""
+    result = sympy.Matrix(gives) if isinstance(gives, list) else gives
+    return Formula(sympy.MatMul(*factors, evaluate=False), "=", result)
 
 
 def _words(text: str) -> str:

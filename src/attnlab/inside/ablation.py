@@ -25,7 +25,8 @@ from attnlab.errors import AttnlabError, UserError
 from attnlab.inside import TAPS, Ablation, Alternative, HeadEffect, Intervention, TapName
 from attnlab.inside.look import encode, refuse_bottleneck
 from attnlab.inside.taps import Change, capture, eval_mode, patch, taps_of
-from attnlab.lm.evaluate import encode_question, generate, top_answers
+from attnlab.lm.decoding import generate
+from attnlab.lm.evaluate import encode_question, top_answers
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.trust.answers import AnswerTrie, answer_distribution

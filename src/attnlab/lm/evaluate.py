@@ -1,133 +1,22 @@
-"""Evaluate a model: greedy decoding, sampling, exact match, and the most likely answers."""
+"""Evaluate a model: answers to questions, exact match, and the most likely answers."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import takewhile
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
-from attnlab.config import require_seed
 from attnlab.corpora import Question
-from attnlab.errors import DataError, UserError
-from attnlab.inside.taps import eval_mode
+from attnlab.errors import DataError
 from attnlab.lm.batches import batches_by_length
+from attnlab.lm.decoding import generate
 from attnlab.lm.exams import Examination
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
 
 ROWS = 256  # questions answered at once
-
-_Choose = Callable[[Float[Tensor, "B V"]], Int[Tensor, " B"]]  # chooses the next token of every row from its logits
-
-
-def _likeliest(scores: Float[Tensor, "B V"]) -> Int[Tensor, " B"]:
-    return scores.argmax(dim=-1)
-
-
-@torch.inference_mode()
-def continuation(
-    model: LanguageModel,
-    ids: Int[Tensor, "B T"],
-    limit: int,
-    stops: tuple[int, ...] = (),
-    use_cache: bool = True,
-    choose: _Choose = _likeliest,
-    beyond: bool = False,
-) -> Iterator[Int[Tensor, " B"]]:
-    """Yield the next token of every row, until each had a stop symbol, up to `limit` tokens or the end of the block.
-
-    With the cache, each step computes only the new token; without it, everything is recomputed (the reference). `beyond` the
-    block, rows are continued from the last half of a block.
-    """
-    caches = model.new_caches() if use_cache else None
-    new = ids = ids.to(model.device)
-    running = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
-    start, block = ids.shape[1], model.config.block_size
-    seen = start  # tokens that the model sees
-    for _ in range(limit if beyond else min(limit, block - start)):
-        if seen == block:
-            caches, seen = model.new_caches() if use_cache else None, block // 2
-            new = ids[:, -seen:]
-        chosen = choose(model.head(model.hidden(new, caches=caches)[:, -1]))
-        yield chosen
-        ids, seen = torch.cat([ids, chosen[:, None]], dim=1), seen + 1
-        new = ids[:, -seen:] if caches is None else chosen[:, None]
-        for stop in stops:
-            running &= chosen != stop
-        if not running.any():
-            break
-
-
-def generate(
-    model: LanguageModel, ids: Int[Tensor, "B T"], limit: int, stops: tuple[int, ...] = (), **options: Any
-) -> list[list[int]]:
-    """Continue each row as `continuation` does, with its options, up to a stop symbol (not included)."""
-    steps = list(continuation(model, ids, limit, stops, **options))
-    rows = torch.stack(steps, dim=1).tolist() if steps else [[] for _ in ids]
-    return [list(takewhile(lambda token: token not in stops, row)) for row in rows]
-
-
-def _by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, seed: int) -> _Choose:
-    """Sample from the model's probabilities at a temperature, among the `top_k` most likely tokens (0: all).
-
-    Every row has its own generator, so that a sample does not depend on the other rows.
-    """
-    seeds = [np.random.SeedSequence([seed, row]).generate_state(1).item() for row in range(rows)]
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    never = [token for token in (tokenizer.start, tokenizer.pad) if token is not None and token != tokenizer.stop]
-
-    def choose(scores: Tensor) -> Tensor:
-        scores = scores[:, : tokenizer.size].clone()  # a model may have more output rows than the tokenizer has symbols
-        for token in never:
-            scores[:, token] = -math.inf
-        if temperature == 0:
-            return _likeliest(scores)
-        if 0 < top_k < scores.shape[1]:
-            scores[scores < scores.topk(top_k).values[:, -1:]] = -math.inf
-        chances = (scores / temperature).softmax(dim=-1).cpu()  # where the generators are
-        drawn = [torch.multinomial(row, 1, generator=rng) for row, rng in zip(chances, generators, strict=True)]
-        return torch.cat(drawn).to(scores.device)
-
-    return choose
-
-
-def sample(
-    model: LanguageModel,
-    tokenizer: Tokenizer,
-    prompt: str = "",
-    count: int = 5,
-    *,
-    temperature: float = 0.8,
-    top_k: int = 0,
-    seed: int = 0,
-    limit: int = 100,
-    use_cache: bool = True,
-) -> list[str]:
-    """Sample continuations of a prompt, each up to a stop symbol or `limit` new tokens; models of words stop at the block."""
-    require_seed(seed)
-    if count < 1 or limit < 1:
-        raise UserError("samples need a count and a limit of at least 1")
-    if not (math.isfinite(temperature) and temperature >= 0) or top_k < 0:
-        raise UserError(f"temperature and top_k must not be negative, but are {temperature} and {top_k}")
-    begin = tokenizer.opening(prompt) or [tokenizer.pad]
-    if len(begin) >= model.config.block_size:
-        raise UserError(
-            f"the prompt has {len(begin)} tokens, but the model's block holds {model.config.block_size}: shorten it"
-        )
-    choose = _by_chance(tokenizer, count, temperature, top_k, seed)
-    beyond = not tokenizer.words  # sentences end with the block
-    options = {"use_cache": use_cache, "choose": choose, "beyond": beyond}
-    with eval_mode(model):
-        written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, **options)
-    first = len(begin) - len(tokenizer.encode(prompt))
-    return [tokenizer.decode([*begin[first:], *ids]) for ids in written]
 
 
 def encode_question(tokenizer: Tokenizer, question: str, block_size: int, number: int = 1) -> list[int]:

@@ -41,8 +41,9 @@ from attnlab.lm.batches import (
     number_documents,
     split_by_length,
 )
+from attnlab.lm.decoding import sample
 from attnlab.lm.devices import autocast
-from attnlab.lm.evaluate import answer_all, examine, sample
+from attnlab.lm.evaluate import answer_all, examine
 from attnlab.lm.model import LanguageModel, load_weights, model_files, read_tensors, to_bytes
 from attnlab.lm.processes import Ranks, distribute, no_sync
 from attnlab.lm.progress import tracking

@@ -1,7 +1,7 @@
 """The view "ask": pick a run, ask it or continue a text with it, look inside, change what it computes, and sample texts.
 
 Records of requests and answers, and the tasks that a worker runs; the worker keeps the run that was opened last. Nothing
-here computes: that is done by attnlab.lm.evaluate, attnlab.trust and attnlab.inside. torch is imported by the tasks only,
+here computes: that is done by attnlab.lm.decoding, attnlab.trust and attnlab.inside. torch is imported by the tasks only,
 because the server does not import it.
 """
 
@@ -332,7 +332,7 @@ def _write(opened: _Opened, ids: Sequence[int], limit: int) -> Iterator[tuple[in
     import torch
 
     from attnlab.inside.taps import eval_mode
-    from attnlab.lm.evaluate import continuation
+    from attnlab.lm.decoding import continuation
 
     chances: list[Tensor] = []
 
@@ -458,34 +458,46 @@ class Sampling(Query, frozen=True):
     prompt: Annotated[str, Meta(max_length=2000)] = ""
     count: Annotated[int, Meta(ge=1, le=10, title="the number of texts")] = 3
     temperature: Annotated[float, Meta(ge=0, le=10, title="the temperature")] = 0.8
-    top_k: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    top_k: Annotated[int, Meta(ge=0, le=100_000, title="top k")] = 0
+    top_p: Annotated[float, Meta(gt=0, le=1, title="top p")] = 1.0
+    beams: Annotated[int, Meta(ge=0, le=64, title="the number of beams")] = 0
+    length_penalty: Annotated[float, Meta(ge=0, le=10, title="the length penalty")] = 0.0
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1, title="the seed")] = 0
     limit: Annotated[int, Meta(ge=1, le=400, title="the maximum number of tokens")] = 80
 
 
 class Samples(Struct, frozen=True):
-    """Texts of a run, or why there are none."""
+    """Texts of a run with their log probabilities, if they were searched for, and figures; or why there are none."""
 
     run: str
     samples: list[str]
+    figures: str = ""
+    log_probabilities: list[float] = []
     problem: str = ""
 
 
 def sample(options: Options, query: Sampling) -> Iterator[Samples]:
-    """Texts of each run, one after the other, as `attnlab generate` samples them."""
-    from attnlab.lm import evaluate
+    """Texts of each run, one after the other, as `attnlab generate` writes them."""
+    from attnlab.lm import decoding
 
+    ways = {"beams", "length_penalty"}, {"temperature", "top_k", "top_p", "seed"}
     settings = structs.asdict(query)
     for name in settings.pop("names"):
         options.folder(name)
+    for unused in ways[bool(query.beams)]:
+        del settings[unused]
     for name in dict.fromkeys(query.names):
         try:
             opened = open_once(options, name)
-            texts = evaluate.sample(opened.model, opened.tokenizer, **settings)
+            if query.beams:
+                beams = decoding.beam_search(opened.model, opened.tokenizer, **settings)
+                texts, chances = [beam.text for beam in beams], [beam.log_probability for beam in beams]
+            else:
+                texts, chances = decoding.sample(opened.model, opened.tokenizer, **settings), []
         except AttnlabError as error:
-            yield Samples(name, [], str(error))
+            yield Samples(name, [], problem=str(error))
         else:
-            yield Samples(name, texts)
+            yield Samples(name, texts, str(decoding.variety(texts, query.prompt)), chances)
 
 
 ROUTES = (

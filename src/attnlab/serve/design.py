@@ -165,6 +165,22 @@ def noise(_: Options, settings: NoiseSettings) -> NoiseResult:
     )
 
 
+# Derivations
+
+
+class ProofQuery(Query, frozen=True):
+    """A derivation by its name."""
+
+    name: Annotated[str, Meta(max_length=40)] = "softmax"
+
+
+def prove(_: Options, query: ProofQuery) -> Mapping[str, Any]:
+    """The names of all derivations, and one of them as `attnlab design derive --json` prints it, every step checked."""
+    from attnlab.design.theorems import DERIVATIONS, derive
+
+    return {"names": [*DERIVATIONS], "proof": json.loads(derive(query.name).to_json())}
+
+
 # Sheets
 
 
@@ -394,6 +410,7 @@ def _as_toml(typed: str) -> tuple[str, Any]:
 ROUTES = (
     Route("POST", "/design/solve", Wanted, solve, "solver"),
     Route("POST", "/design/noise", NoiseSettings, noise, "solver"),
+    Route("POST", "/design/proof", ProofQuery, prove, "solver"),
     Route("GET", "/design/sheets", Query, examples),
     Route("POST", "/design/sheet", SheetContent, read_sheet, "solver"),
     Route("POST", "/design/mark", SheetAnswers, mark, "solver"),

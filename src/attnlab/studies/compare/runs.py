@@ -23,7 +23,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from attnlab.config import Settings
 from attnlab.errors import AttnlabError, Diverged, Interrupted
 from attnlab.lm import perplexity, stages
-from attnlab.lm.evaluate import encode_question, examine, sample
+from attnlab.lm.decoding import sample
+from attnlab.lm.evaluate import encode_question, examine
 from attnlab.lm.exams import Score
 from attnlab.lm.flops import flops_per_token
 from attnlab.lm.model import LanguageModel, load_model

@@ -7,6 +7,7 @@ import { shown } from "./design/format.js";
 import { Noise } from "./design/noise.js";
 import { Numbers } from "./design/numbers.js";
 import { Playground } from "./design/playground.js";
+import { Proofs } from "./design/proofs.js";
 import { Sheet } from "./design/sheet.js";
 import { Solver } from "./design/solver.js";
 import { MOST_DIMENSIONS, MOST_POINTS, PRESETS, configurationOf, presetOf, readConfiguration, readQuestion, resized, samePoints, writeConfiguration } from "./design/state.js";
@@ -114,7 +115,7 @@ export const mount = (root, _, signal) => {
     clearTimeout(later);
     const known = presetOf(playground.configuration);
     const drawn = known ? { preset: known === PRESETS[0] ? "" : known.name } : writeConfiguration(playground.configuration);
-    writeState({ ...drawn, ...solver.state, ...noise.state, ...sheet.state, tab: tab === "numbers" ? "" : tab }, signal);
+    writeState({ ...drawn, ...solver.state, ...noise.state, ...proofs.state, ...sheet.state, tab: tab === "numbers" ? "" : tab }, signal);
   };
   const saveSoon = () => {
     clearTimeout(later);
@@ -143,6 +144,7 @@ export const mount = (root, _, signal) => {
   const numbers = numbersPanel(playground);
   const solver = new Solver(playground, readQuestion(state, start.keys.length), saveSoon);
   const noise = new Noise(state, saveSoon);
+  const proofs = new Proofs(state, saveSoon);
   const sheet = new Sheet(playground, state, saveSoon);
   playground.side.append(solver.element);
   playground.element.append(solver.answer);
@@ -177,9 +179,10 @@ export const mount = (root, _, signal) => {
     note,
     sheet.current,
     playground.element,
-    tabs("Numbers, noise and sheets", [["numbers", "All numbers", numbers.element], ["noise", "Noise on a key", noise.element], ["sheet", "Answer a sheet", sheet.element]], tab, (name) => {
+    tabs("Numbers, noise, proofs and sheets", [["numbers", "All numbers", numbers.element], ["noise", "Noise on a key", noise.element], ["proofs", "Proofs", proofs.element], ["sheet", "Answer a sheet", sheet.element]], tab, (name) => {
       tab = name;
       if (name === "sheet") sheet.open();
+      if (name === "proofs" && !proofs.choice.options.length) proofs.show();
       if (name === "noise" && !noise.charts.length) noise.run();
       saveSoon();
     }),
@@ -191,6 +194,6 @@ export const mount = (root, _, signal) => {
     ready = false;
     clearTimeout(later);
     cancelAnimationFrame(playground.gliding);
-    for (const part of [solver, noise, sheet]) part.end();
+    for (const part of [solver, noise, proofs, sheet]) part.end();
   };
 };
