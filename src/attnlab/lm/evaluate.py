@@ -44,12 +44,14 @@ def continuation(
     """Yield the next token of every row, until each had a stop symbol, up to `limit` tokens or the end of the block.
 
     With the cache, each step computes only the new token; without it, everything is recomputed (the reference). `beyond` the
-    block, rows are continued from the last half of a block.
+    block, rows are continued from the last half of a block; longer ones, where the model reads them, from all of their tokens.
     """
     caches = model.new_caches() if use_cache else None
     new = ids = ids.to(model.device)
     running = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
     start, block = ids.shape[1], model.config.block_size
+    if start > block:
+        block = min(model.longest, start + limit)
     seen = start  # tokens that the model sees
     for _ in range(limit if beyond else min(limit, block - start)):
         if seen == block:
@@ -117,7 +119,7 @@ def sample(
     if not (math.isfinite(temperature) and temperature >= 0) or top_k < 0:
         raise UserError(f"temperature and top_k must not be negative, but are {temperature} and {top_k}")
     begin = tokenizer.opening(prompt) or [tokenizer.pad]
-    if len(begin) >= model.config.block_size:
+    if len(begin) >= model.longest:
         raise UserError(
             f"the prompt has {len(begin)} tokens, but the model's block holds {model.config.block_size}: shorten it"
         )
