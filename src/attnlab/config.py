@@ -28,6 +28,7 @@ from attnlab.store import usercode
 Settings = Mapping[str, Any]  # nested tables of settings as TOML, JSON or the command line give them, not yet checked
 LARGEST = 2**31 - 1  # largest integer setting, seeds included: numpy takes no larger seeds
 LOGGERS = ("tensorboard", "wandb", "trackio")
+POSITIONS = ("none", "learned", "sinusoidal", "rotary")
 Stage = Literal["pretrain", "finetune", "scratch"]  # scratch: the baseline without pretraining
 
 
@@ -80,11 +81,26 @@ class ModelConfig:
     mechanism: str = setting("dot", "attention mechanism, or several joined by commas, tiled over the layers")
     options: dict[str, dict[str, Any]] = setting({}, "options of the mechanisms, as options.NAME.OPTION")
     bottleneck: int = setting(0, "latents that the middle layers work on, as in a Perceiver; 0: none", least=0)
-    positions: Literal["learned", "rotary"] = setting("rotary", "position encoding")
-    norm: Literal["layer", "rms"] = setting("rms", "normalisation: LayerNorm, or RMS without parameters")
+    positions: str = setting(
+        "rotary", "none, learned, sinusoidal or rotary positions; rotary and none joined by commas tile over the layers"
+    )
+    rotary_layout: Literal["half", "interleaved"] = setting(
+        "half", "pairs that are rotated: (i, i + half), as in Llama, or (2i, 2i + 1), as in GPT-J"
+    )
+    rotary_base: float = setting(10_000.0, "base of the rotary frequencies", least=1)
+    rotary_fraction: float = setting(1.0, "share of each head that is rotated, rounded to whole pairs", above=0, most=1)
+    norm: Literal["layer", "rms", "none"] = setting("rms", "normalisation: LayerNorm, RMS without parameters, or none")
+    norm_place: Literal["pre", "post"] = setting(
+        "pre", "norms before attention and MLP and after the last block, or after each residual sum"
+    )
     qk_norm: bool = setting(True, "normalise queries and keys")
-    activation: Literal["gelu", "gelu_tanh", "relu2"] = setting("relu2", "activation of the MLP; gelu_tanh is GPT-2's")
-    mlp_ratio: int = setting(4, "width of the MLP as a multiple of n_embd", least=1, most=64)
+    activation: Literal["gelu", "gelu_tanh", "relu2", "silu", "swiglu"] = setting(
+        "relu2", "activation of the MLP; gelu_tanh is GPT-2's, swiglu the gated MLP of Llama"
+    )
+    mlp_ratio: int = setting(
+        4, "width of the MLP as a multiple of n_embd, 2/3 of it with swiglu; 0: no MLP", least=0, most=64
+    )
+    tied_head: bool = setting(False, "use the token embedding as the head")
     bias: bool = setting(False, "biases in the linear layers of the blocks")
     zero_init: bool = setting(True, "initialize the output projections of the blocks to zero")
     dropout: float = setting(0.0, "dropout on embedding, attention weights and residuals", least=0, below=1)
@@ -98,8 +114,9 @@ class ModelConfig:
             self.n_embd % self.n_head == 0,
             f"model.n_embd ({self.n_embd}) must be a multiple of model.n_head ({self.n_head})",
         )
+        self._check_positions()
         require(
-            self.positions != "rotary" or (self.n_embd // self.n_head) % 2 == 0,
+            "rotary" not in self.layer_positions or (self.n_embd // self.n_head) % 2 == 0,
             "rotary positions need an even head width: change model.n_head, or set model.positions to learned",
         )
         require(
@@ -107,13 +124,32 @@ class ModelConfig:
             f"model.bottleneck ({self.bottleneck}) must divide model.block_size ({self.block_size}), or be 0 for none",
         )
         require(
-            self.bottleneck == 0 or (self.n_layer >= 2 and self.positions == "learned"),
+            self.bottleneck == 0 or (self.n_layer >= 2 and "rotary" not in self.layer_positions),
             "model.bottleneck needs at least two layers and --model.positions learned: latents have no position",
         )
         require(
             self.attention_dropout == -1 or self.attention_dropout >= 0,
             f"model.attention_dropout must lie in [0, 1), or be -1 for that of dropout, not {self.attention_dropout}",
         )
+
+    def _check_positions(self) -> None:
+        names = self.layer_positions
+        for name in names:
+            require(name in POSITIONS, unknown("model.positions", name, POSITIONS))
+        require(
+            len(names) == 1 or {*names} <= {"rotary", "none"},
+            f"model.positions {self.positions}: only rotary and none can differ between layers, since learned and sinusoidal"
+            " positions are added to the embedding: name one of them alone",
+        )
+        require(
+            len(names) <= self.n_layer,
+            f"model.positions names {len(names)} layers of {self.n_layer}: name fewer, or set --model.n_layer {len(names)}",
+        )
+
+    @property
+    def layer_positions(self) -> tuple[str, ...]:
+        """The names of the position encodings, repeated over the layers."""
+        return tuple(name.strip() for name in self.positions.split(","))
 
     @property
     def mechanisms(self) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ G heads of keys and values   V vocabulary   N targets
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -50,18 +51,73 @@ def split_heads(x: Float[Tensor, "B T D"], n_head: int) -> Float[Tensor, "B H T 
     return x.view(batch, tokens, n_head, width // n_head).transpose(1, 2)
 
 
-def rotary_table(tokens: int, width: int, base: float = 10_000.0) -> Float[Tensor, "T C"]:
-    """Cosines, then sines, of the rotary angle per position and pair of coordinates (arXiv:2104.09864)."""
+RotaryLayout = Literal["half", "interleaved"]
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """How rotary positions rotate a head: its pairs of coordinates, the base of their frequencies, and the rotated share.
+
+    Pairs are (i, i + R/2) in the layout `half`, as in Llama, and (2i, 2i + 1) in `interleaved`, as in GPT-J, among the first
+    R coordinates.
+    """
+
+    layout: RotaryLayout = "half"
+    base: float = 10_000.0
+    fraction: float = 1.0
+
+    def width(self, head: int) -> int:
+        """The number of rotated coordinates of a head of this width: whole pairs, at least one."""
+        return max(2, 2 * round(head * self.fraction / 2))
+
+
+ROTARY = Rotary()
+
+
+def _angles(tokens: int, width: int, base: float, start: int) -> Float[Tensor, "T P"]:
+    """The angle of every pair of coordinates at positions from `start` on."""
     frequency = base ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angle = torch.outer(torch.arange(tokens, dtype=torch.float64), frequency)
+    return torch.outer(torch.arange(start, start + tokens, dtype=torch.float64), frequency)
+
+
+def rotary_table(tokens: int, width: int, base: float = 10_000.0, start: int = 0) -> Float[Tensor, "T R"]:
+    """Cosines, then sines, of the rotary angle per position and pair of coordinates (arXiv:2104.09864)."""
+    angle = _angles(tokens, width, base, start)
     return torch.cat([angle.cos(), angle.sin()], dim=-1).float()
 
 
-def rotate(x: Float[Tensor, "B H T C"], table: Float[Tensor, "T C"]) -> Float[Tensor, "B H T C"]:
-    """Rotate every pair of coordinates (i, i + C/2) by the angle of its position."""
+def sinusoidal_table(tokens: int, width: int, start: int = 0) -> Float[Tensor, "T D"]:
+    """Sine and cosine of the angle of a position, in turn, for every pair of coordinates (arXiv:1706.03762)."""
+    angle = _angles(tokens, width, 10_000.0, start)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width].float()
+
+
+def rotate(
+    x: Float[Tensor, "B H T C"], table: Float[Tensor, "T R"], layout: RotaryLayout = "half"
+) -> Float[Tensor, "B H T C"]:
+    """Rotate every pair of the first R coordinates by the angle of its position."""
     cosine, sine = table.chunk(2, dim=-1)
-    left, right = x.chunk(2, dim=-1)
-    return torch.cat([left * cosine - right * sine, left * sine + right * cosine], dim=-1)
+    rotated, rest = x.split([table.shape[-1], x.shape[-1] - table.shape[-1]], dim=-1)
+    pairs = rotated.unflatten(-1, (2, -1) if layout == "half" else (-1, 2))
+    left, right = pairs.unbind(-2 if layout == "half" else -1)
+    left, right = left * cosine - right * sine, left * sine + right * cosine
+    if layout == "half":
+        return torch.cat([left, right, rest], dim=-1)
+    return torch.cat([torch.stack([left, right], dim=-1).flatten(-2), rest], dim=-1)
+
+
+def convert_rotary(
+    weight: Float[Tensor, "N ..."], heads: int, layout: RotaryLayout, fraction: float = 1.0
+) -> Float[Tensor, "N ..."]:
+    """Permute the weight or bias of queries or keys, so that `layout` gives the scores that the other layout gave before.
+
+    `heads` are those of this projection; the values and the output projection stay as they are.
+    """
+    parts = weight.unflatten(0, (heads, -1))
+    order = torch.arange(parts.shape[1], device=weight.device)
+    rotated = order[: Rotary(fraction=fraction).width(len(order))]
+    pairs = rotated.view(-1, 2) if layout == "half" else rotated.view(2, -1)
+    return parts[:, torch.cat([pairs.T.flatten(), order[len(rotated) :]])].flatten(0, 1)
 
 
 def rms_norm(x: Float[Tensor, "... C"]) -> Float[Tensor, "... C"]:

@@ -39,7 +39,7 @@ _Weights = Literal["own", "exact", "sparse", "low rank", "kernel"]
 C = TypeVar("C", bound=type)
 
 # Passed to a constructor that accepts them: properties of the model and the data, not options of the mechanism.
-_SHARED = frozenset({"causal", "rotary", "qk_norm", "bias", "dropout"})
+_SHARED = frozenset({"causal", "rotary", "rotation", "qk_norm", "bias", "dropout"})
 
 
 @dataclass(frozen=True)

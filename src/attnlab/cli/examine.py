@@ -36,6 +36,7 @@ def evaluate(
     corpus: Annotated[str | None, about("Text to measure on, one sentence per line: a file, or prose:dev.")] = None,
     probe: opt.Probe = (),
     spaces: Annotated[bool, about("Split text into words at spaces only, as in the course reports.")] = False,
+    length: Annotated[opt.Whole | None, about("Longest text in tokens."), default("as in training")] = None,
     out: Annotated[opt.Out | None, default("runs/evaluate-N")] = None,
     device: opt.Device = "auto",
     trust_code: opt.TrustCode = False,
@@ -46,13 +47,16 @@ def evaluate(
     Questions: greedy answers, exact match, one prediction per line in OUT/predictions.txt.
     Text (--corpus): the loss of each sentence in OUT/losses.csv, and two perplexities: the mean over
     sentences of exp(mean loss), as in the course reports, and exp(mean loss of all tokens).
-    A run of running text (task text) is measured in windows, as in validation.
+    A run of running text (task text) is measured in windows, as in validation. With --length, windows
+    and sentences may be longer than the block, if positions and mechanism allow it.
     """
     asks = corpus is None and not probe
     if not asks and exam is not None:
         raise UserError("--exam asks questions, --corpus and --probe measure text: give one, then the other")
     if asks and spaces:
         raise UserError("--spaces splits the text of --corpus and --probe: give one of them")
+    if asks and length is not None:
+        raise UserError("--length is that of the text of --corpus and --probe: give one of them")
     from attnlab import corpora
     from attnlab.lm.devices import choose_device
     from attnlab.lm.evaluate import examine
@@ -71,7 +75,7 @@ def evaluate(
         files = {"predictions.txt": examination.lines()}
         lines = [result.sentence(), result.commonest_words(), f"predictions: {target / 'predictions.txt'}"]
     else:
-        measured, files, lines = _measure(Run.open(folder), model, tokenizer, corpus, probe, spaces)
+        measured, files, lines = _measure(Run.open(folder), model, tokenizer, corpus, probe, spaces, length)
         summary |= measured
         lines += [f"written: {target}"]
     write_folder(target, "evaluation", {**files, "result.json": encode(summary)}, about="an evaluation")
@@ -112,7 +116,13 @@ def score(
 
 
 def _measure(
-    run: Run, model: LanguageModel, tokenizer: Tokenizer, corpus: str | None, probes: Sequence[str], spaces: bool
+    run: Run,
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    corpus: str | None,
+    probes: Sequence[str],
+    spaces: bool,
+    length: int | None,
 ) -> tuple[dict[str, Any], dict[str, bytes], list[str]]:
     """Measure the loss on a corpus and on probes: the figures, the files to write, and what to print."""
     from attnlab import corpora
@@ -120,14 +130,21 @@ def _measure(
 
     if spaces and not tokenizer.words:
         raise UserError(f"{run.path} reads pieces or characters, which have no splitter: leave out --spaces")
+    if length is not None and not 2 <= length <= model.longest:
+        raise UserError(
+            "--length must be at least 2"
+            if length < 2
+            else f"this model reads at most {model.longest} tokens: give no larger --length, or train with rotary positions"
+        )
     task = run.record.task
-    reading: dict[str, Any] = {"longest": task.longest, "padded": task.padded, "spaces": spaces}
+    reading: dict[str, Any] = {"longest": length or task.longest, "padded": task.padded, "spaces": spaces}
     summary: dict[str, Any] = {"corpus": corpus, **reading}
     files, lines = {}, []
     if corpus is not None:
         if run.record.running_text:
             running = corpora.open_text(corpus)
-            measured, read = perplexity.running_losses(run, model, tokenizer, running), tuple(running.each_line())
+            measured = perplexity.running_losses(run, model, tokenizer, running, length or 0)
+            read = tuple(running.each_line())
             counted, what, sha256 = measured.summary(), f"its {len(read):,} lines", running.sha256
             counted["windows"] = counted.pop("sentences")
             del counted["sentence_perplexity"]

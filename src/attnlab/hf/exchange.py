@@ -9,8 +9,7 @@ A finished model becomes a folder in GPT-2's layout if it is a GPT-2, else with 
 those that `attnlab export` wrote, become runs. Both ways are exact, or refused.
 
 GPT-2 stores the three projections of attention side by side and its matrices transposed. What attnlab's model has no setting
-for goes into weights: a head tied to the embedding becomes a copy of it, another scale of the scores goes into the queries,
-absent biases become zeros.
+for goes into weights: another scale of the scores goes into the queries, absent biases become zeros.
 
 What attnlab does to a text before its tokenizer sees it is written into tokenizer.json: the special symbols are read as
 question marks, pieces begin with a space. Words are split by rules that tokenizer.json cannot express (`split_words`): they
@@ -72,7 +71,13 @@ __all__ = [
 _Json = dict[str, Any]  # tokenizer.json, whose format belongs to the package tokenizers
 
 _EPSILON = 1e-5  # of torch's LayerNorm, which attnlab uses unchanged
-_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu2": "relu2"}
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu2": "relu2",
+    "silu": "silu",
+}
 # attnlab's names of weights, and GPT-2's: of the whole model, and of the parts of a block.
 _OUTER = {
     "tokens.weight": "transformer.wte.weight",
@@ -101,12 +106,14 @@ _PROBES = (
 def _is_gpt2(config: ModelConfig) -> bool:
     """Whether a model is a GPT-2 in everything but its names."""
     plain = not config.qk_norm and not config.bottleneck and config.activation in _ACTIVATIONS.values()
-    return set(config.mechanisms) == {"dot"} and config.positions == "learned" and config.norm == "layer" and plain
+    block = config.norm == "layer" and config.norm_place == "pre" and config.mlp_ratio > 0
+    return set(config.mechanisms) == {"dot"} and config.positions == "learned" and block and plain
 
 
-def _gpt2_names(n_layer: int) -> dict[str, str]:
-    """GPT-2's names of weights by attnlab's, without the projections to queries, keys and values."""
-    return _OUTER | {
+def _gpt2_names(n_layer: int, tied: bool) -> dict[str, str]:
+    """GPT-2's names of weights by attnlab's, without the projections to queries, keys and values, and without a tied head."""
+    outer = {name: other for name, other in _OUTER.items() if not (tied and name == "head.weight")}
+    return outer | {
         f"blocks.{layer}.{part}.{kind}": f"transformer.h.{layer}.{other}.{kind}"
         for layer in range(n_layer)
         for part, other in _PARTS.items()
@@ -131,7 +138,7 @@ def _to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[transformers.GPT2Con
         embd_pdrop=config.dropout,
         attn_pdrop=config.dropout_of_attention,
         layer_norm_epsilon=_EPSILON,
-        tie_word_embeddings=False,
+        tie_word_embeddings=config.tied_head,
         architectures=["GPT2LMHeadModel"],
         dtype="float32",
         **symbols,
@@ -141,7 +148,8 @@ def _to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[transformers.GPT2Con
         """A weight; zeros for the bias of a linear map that has none."""
         return weights[name] if name in weights else torch.zeros(len(weights[name.replace("bias", "weight")]))
 
-    tensors = {other: _transposed(other, tensor(name)) for name, other in _gpt2_names(config.n_layer).items()}
+    names = _gpt2_names(config.n_layer, config.tied_head)
+    tensors = {other: _transposed(other, tensor(name)) for name, other in names.items()}
     for layer in range(config.n_layer):
         for kind in ("weight", "bias"):
             projections = [tensor(f"blocks.{layer}.attn.heads.{part}.{kind}") for part in ("query", "key", "value")]
@@ -173,6 +181,7 @@ def _model_config(config: Any) -> ModelConfig:
         qk_norm=False,
         activation=_ACTIVATIONS[activation],  # type: ignore[arg-type]
         mlp_ratio=inner // config.n_embd,
+        tied_head=config.tie_word_embeddings,
         bias=True,
         zero_init=False,
         dropout=float(config.resid_pdrop),
@@ -183,7 +192,8 @@ def _model_config(config: Any) -> ModelConfig:
 def _from_gpt2(config: Any, tensors: dict[str, Tensor]) -> LanguageModel:
     """attnlab's model with the weights of a GPT-2."""
     model = LanguageModel(_model_config(config))
-    weights = {name: _transposed(other, tensors[other]) for name, other in _gpt2_names(config.n_layer).items()}
+    names = _gpt2_names(config.n_layer, config.tie_word_embeddings)
+    weights = {name: _transposed(other, tensors[other]) for name, other in names.items()}
     for layer in range(config.n_layer):
         # attnlab always divides its scores by the root of the head width.
         scale = 1.0 if config.scale_attn_weights else float((config.n_embd // config.n_head) ** 0.5)

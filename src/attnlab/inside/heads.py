@@ -212,7 +212,7 @@ def score_heads(
     """Score all heads on a text, or without one on random tokens that are repeated once."""
     refuse_bottleneck(model)
     block = model.config.block_size
-    rows = [encode(tokenizer, text, question, block)] if text else repeated_tokens(tokenizer, block, seed)
+    rows = [encode(tokenizer, text, question, model.longest)] if text else repeated_tokens(tokenizer, block, seed)
     ids = torch.tensor(rows, device=model.device)
     if ids.shape[1] < 2:
         raise UserError("the text has one token, and a head can only attend to it: write more")
@@ -305,12 +305,12 @@ def copying_scores(model: LanguageModel, layer: int, symbols: int) -> list[float
 
     The circuit maps a token, straight from its embedding, to the logits that the head's output adds: W_U W_O W_V W_E. Its
     nonzero eigenvalues are those of a matrix of the head's width. 1: every direction is copied; 0: chance; -1: suppressed.
-    None for a mechanism that is no `Attention`. Norms enter by their linear part.
+    None for a mechanism that is no `Attention`, and with norms after the sums. Norms before enter by their linear part.
     """
     block = model.blocks[layer]
     assert isinstance(block, Block)
     attention = block.attn
-    if not isinstance(attention, Attention):
+    if not isinstance(attention, Attention) or block.post:
         return None
     with torch.no_grad():
         embedded = block.norm1(model.tokens.weight[:symbols])

@@ -181,7 +181,7 @@ class LookRecord:
 
 def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
     """Run a model on a text and record what it does; a `question` is encoded as in training, followed by `⁇`."""
-    return look_at(model, tokenizer, encode(tokenizer, text, question, model.config.block_size), text, top=top)
+    return look_at(model, tokenizer, encode(tokenizer, text, question, model.longest), text, top=top)
 
 
 def look_at(model: LanguageModel, tokenizer: Tokenizer, ids: Sequence[int], text: str, *, top: int = 5) -> View:
@@ -253,7 +253,7 @@ def _layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Lay
         return Layer(tap, name, "pattern", seen[tap][0])
     block = model.blocks[number]
     assert isinstance(block, Block)
-    inputs = block.norm1(seen[f"blocks.{number}.hook_resid_pre"])[0]
+    inputs = block.normed(seen[f"blocks.{number}.hook_resid_pre"])[0]
     return Layer(tap, name, "influence", influence(block.attn, inputs, samples=_SAMPLES)[None])
 
 

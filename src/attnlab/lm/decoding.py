@@ -28,16 +28,19 @@ def _likeliest(scores: Float[Tensor, "B V"]) -> Int[Tensor, " B"]:
 
 
 class Rows:
-    """Rows of tokens that a model continues.
+    """Rows of tokens that a model continues, by up to `limit` tokens.
 
     With the cache, each step computes only the new tokens; without it, everything is recomputed (the reference). Rows that
-    fill the block are continued from their last half.
+    fill the block are continued from their last half; rows longer than it, where the model reads them, from all their tokens.
     """
 
-    def __init__(self, model: LanguageModel, ids: Int[Tensor, "B T"], use_cache: bool = True) -> None:
+    def __init__(self, model: LanguageModel, ids: Int[Tensor, "B T"], limit: int, use_cache: bool = True) -> None:
         self.model, self.ids = model, ids.to(model.device)
         self._use_cache = use_cache
-        self._begin(ids.shape[1])
+        start, self.block = ids.shape[1], model.config.block_size
+        if start > self.block:
+            self.block = min(model.longest, start + limit)
+        self._begin(start)
 
     def _begin(self, tokens: int) -> None:
         """Let the model see the last tokens only, with an empty cache."""
@@ -46,7 +49,7 @@ class Rows:
 
     def scores(self) -> Float[Tensor, "B V"]:
         """Compute the scores of the next token of every row."""
-        if self._seen == self.model.config.block_size:
+        if self._seen == self.block:
             self._begin(self._seen // 2)
         return self.model.head(self.model.hidden(self.ids[:, -self._new :], caches=self._caches)[:, -1])
 
@@ -78,9 +81,9 @@ def continuation(
 
     `beyond` the block, rows are continued from the last half of a block.
     """
-    rows = Rows(model, ids, use_cache)
+    rows = Rows(model, ids, limit, use_cache)
     running = torch.ones(len(ids), dtype=torch.bool, device=model.device)
-    for _ in range(limit if beyond else min(limit, model.config.block_size - ids.shape[1])):
+    for _ in range(limit if beyond else min(limit, rows.block - ids.shape[1])):
         chosen = choose(rows.scores())
         yield chosen
         rows.append(chosen)
@@ -183,7 +186,7 @@ def _opening(model: LanguageModel, tokenizer: Tokenizer, prompt: str, count: int
     if count < 1 or limit < 1:
         raise UserError("samples need a count and a limit of at least 1")
     begin = tokenizer.opening(prompt) or [tokenizer.pad]
-    if len(begin) >= model.config.block_size:
+    if len(begin) >= model.longest:
         raise UserError(
             f"the prompt has {len(begin)} tokens, but the model's block holds {model.config.block_size}: shorten it"
         )
@@ -224,9 +227,9 @@ def beam_search(
     if beams < 1 or not 0 <= length_penalty <= 10:
         raise UserError(f"beams must be at least 1, and length_penalty 0 to 10, not {beams} and {length_penalty}")
     begin = _opening(model, tokenizer, prompt, count, limit)
-    longest = min(limit, model.config.block_size - len(begin)) if tokenizer.words else limit
+    rows, total = Rows(model, torch.tensor([begin]), limit, use_cache), torch.zeros(1, dtype=torch.float64)
+    longest = min(limit, rows.block - len(begin)) if tokenizer.words else limit
     stops = list(tokenizer.stops)
-    rows, total = Rows(model, torch.tensor([begin]), use_cache), torch.zeros(1, dtype=torch.float64)
     ended: list[tuple[float, float, int, list[int]]] = []  # score, log probability, tokens, ids
 
     def best(totals: list[float], tokens: int) -> list[tuple[float, float, int, list[int]]]:

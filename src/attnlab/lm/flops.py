@@ -54,9 +54,9 @@ def flops_per_token(model: LanguageModel, tokens: int, *, training: bool = False
     The model and the random state are unchanged. A multiply-add is two FLOPs; in additive attention each channel of a pair
     costs an addition, a tanh (counted as one) and a multiply-add.
     """
-    if not 1 <= tokens <= model.config.block_size:
+    if not 1 <= tokens <= model.longest:
         raise UserError(
-            f"a text of {tokens} tokens does not fit: give 1 to {model.config.block_size}, the block of the model"
+            f"a text of {tokens} tokens does not fit: give 1 to {model.longest}, the longest that the model reads"
         )
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(training):
         torch.manual_seed(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,10 +38,13 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu2": lambda x: F.relu(x).square(),
+    "silu": F.silu,
 }
 
 
 def _make_norm(kind: str, width: int) -> nn.Module:
+    if kind == "none":
+        return nn.Identity()
     return nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width, ops.EPSILON, elementwise_affine=False)
 
 
@@ -64,13 +68,21 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
         raise ConfigError(
             f"mechanism '{entry.name}' cannot be causal: choose another, since a language model must not see the future"
         )
-    if config.positions == "rotary" and not entry.accepts("rotary"):
+    rotary = config.layer_positions[layer % len(config.layer_positions)] == "rotary"
+    rotation = ops.Rotary(config.rotary_layout, config.rotary_base, config.rotary_fraction)
+    if rotary and not entry.accepts("rotary"):
         raise ConfigError(f"mechanism '{entry.name}' has no rotary positions: set --model.positions learned")
+    if rotary and rotation != ops.ROTARY and not entry.accepts("rotation"):
+        raise ConfigError(
+            f"mechanism '{entry.name}' rotates in a way of its own: leave out model.rotary_layout, rotary_base and"
+            " rotary_fraction, or take `rotation` in its constructor"
+        )
     module: nn.Module = entry.make(
         (config.n_embd, config.n_head, config.block_size),
         config.options.get(entry.short_name, {}),
         causal=True,
-        rotary=config.positions == "rotary",
+        rotary=rotary,
+        rotation=rotation,
         qk_norm=config.qk_norm,
         bias=config.bias,
         dropout=config.dropout_of_attention,
@@ -135,31 +147,43 @@ class Packing:
 
 
 class MLP(nn.Module):
-    """Two linear layers with an activation in between."""
+    """Two linear layers with an activation in between; with swiglu, a third is multiplied in (arXiv:2002.05202).
+
+    With swiglu, three matrices of 2/3 of the width have the parameters of two; the width is a multiple of 8.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.n_embd, config.mlp_ratio * config.n_embd, bias=config.bias)
-        self.out = nn.Linear(config.mlp_ratio * config.n_embd, config.n_embd, bias=config.bias)
-        self.activation = _ACTIVATIONS[config.activation]
+        gated, hidden = config.activation == "swiglu", config.mlp_ratio * config.n_embd
+        hidden = -(-hidden // 12) * 8 if gated else hidden
+        self.up = nn.Linear(config.n_embd, hidden, bias=config.bias)
+        self.gate = nn.Linear(config.n_embd, hidden, bias=config.bias) if gated else None
+        self.out = nn.Linear(hidden, config.n_embd, bias=config.bias)
+        self.activation = _ACTIVATIONS["silu" if gated else config.activation]
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         """Apply the MLP to each token."""
+        if self.gate is not None:
+            return self.out(self.activation(self.gate(x)) * self.up(x))
         return self.out(self.activation(self.up(x)))
 
 
 class Block(nn.Module):
-    """Attention, then MLP, each added to the residual stream."""
+    """Attention, then MLP if there is one, each added to the residual stream."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
+        self.post = config.norm_place == "post"
         self.norm1 = _make_norm(config.norm, config.n_embd)
         self.attn = make_attention(config, layer)
-        self.norm2 = _make_norm(config.norm, config.n_embd)
-        self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
         self.hook_resid_pre, self.hook_resid_mid, self.hook_resid_post = Tap(), Tap(), Tap()
-        self.hook_attn_out, self.hook_mlp_out = Tap(), Tap()
+        self.hook_attn_out = Tap()
+        self.mlp: MLP | None = None
+        if config.mlp_ratio:
+            self.norm2 = _make_norm(config.norm, config.n_embd)
+            self.mlp = MLP(config)
+            self.hook_mlp_out = Tap()
 
     def forward(
         self,
@@ -175,15 +199,23 @@ class Block(nn.Module):
         With `across`, a sequence [B, S, D] and a mask, tokens attend to that sequence and not to each other.
         """
         x = self.hook_resid_pre(x)
-        normed = self.norm1(x)
+        normed = self.normed(x)
         if across is None:
             attended = self._attend(normed, padding, cache, packing)
         else:
             assert isinstance(self.attn, Attention)
-            attended = self.attn.across(normed, self.norm1(across[0]), across[1], cache)
-        x = self.hook_resid_mid(x + self.hook_attn_out(self.dropout(attended)))
+            attended = self.attn.across(normed, self.normed(across[0]), across[1], cache)
+        x = x + self.hook_attn_out(self.dropout(attended))
+        x = self.hook_resid_mid(self.norm1(x) if self.post else x)
         x = x if wanted is None else x[wanted]
-        return self.hook_resid_post(x + self.hook_mlp_out(self.dropout(self.mlp(self.norm2(x)))))
+        if self.mlp is not None:
+            x = x + self.hook_mlp_out(self.dropout(self.mlp(x if self.post else self.norm2(x))))
+            x = self.norm2(x) if self.post else x
+        return self.hook_resid_post(x)
+
+    def normed(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """The input of attention: the residual stream, normalised unless norms come after the sums."""
+        return x if self.post else self.norm1(x)
 
     def _attend(self, x: Tensor, padding: Tensor | None, cache: Any, packing: Packing | None) -> Tensor:
         """Return the outputs of attention over the tokens of a row, or of a document."""
@@ -225,6 +257,39 @@ def _attend_through_latents(
     return last(x, None, caches[-1], wanted=wanted, across=(y, (ends <= place[start + 1 :, None])[None, None]))
 
 
+class _TiedHead(nn.Module):
+    """A head whose weight is the token embedding; it is not registered again, so that files hold it once."""
+
+    def __init__(self, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self._tokens = (tokens,)
+
+    @property
+    def weight(self) -> Tensor:
+        """The token embedding."""
+        return self._tokens[0].weight
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
+        """Return the logits."""
+        return F.linear(x, self.weight)
+
+
+class _Sinusoids(nn.Module):
+    """Sinusoidal positions, for the block stored and beyond it computed."""
+
+    table: Tensor
+
+    def __init__(self, block_size: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("table", ops.sinusoidal_table(block_size, width), persistent=False)
+
+    def forward(self, start: int, tokens: int) -> Float[Tensor, "T D"]:
+        """Return the vectors of positions from `start` on."""
+        if start + tokens <= len(self.table):
+            return self.table[start : start + tokens]
+        return ops.sinusoidal_table(tokens, self.table.shape[1], start).to(self.table)
+
+
 class LanguageModel(nn.Module):
     """A GPT: predicts the next token from all before it."""
 
@@ -233,12 +298,19 @@ class LanguageModel(nn.Module):
         require(config.vocab_size > 0, "model.vocab_size 0 needs a corpus to learn the vocabulary from: give a number")
         self.config = config = replace(config, mechanism=usercode.named_by_user(config.mechanism))
         self.tokens = nn.Embedding(config.vocab_size, config.n_embd)
-        self.positions = nn.Embedding(config.block_size, config.n_embd) if config.positions == "learned" else None
+        self.positions: nn.Embedding | _Sinusoids | None = None
+        if config.positions == "learned":
+            self.positions = nn.Embedding(config.block_size, config.n_embd)
+        elif config.positions == "sinusoidal":
+            self.positions = _Sinusoids(config.block_size, config.n_embd)
         self.latents = nn.Parameter(torch.empty(config.bottleneck, config.n_embd)) if config.bottleneck else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
-        self.norm = _make_norm(config.norm, config.n_embd)
-        self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.norm = _make_norm("none" if config.norm_place == "post" else config.norm, config.n_embd)
+        self.head: nn.Linear | _TiedHead
+        self.head = (
+            _TiedHead(self.tokens) if config.tied_head else nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        )
         self.hook_embed, self.hook_final = Tap(), Tap()
         if self.positions is not None:
             self.hook_pos_embed = Tap()
@@ -253,7 +325,7 @@ class LanguageModel(nn.Module):
                     nn.init.zeros_(module.bias)
                 if name.endswith(".out") and self.config.zero_init:
                     nn.init.zeros_(module.weight)
-        if self.positions is not None:
+        if isinstance(self.positions, nn.Embedding):
             nn.init.zeros_(self.positions.weight)
         if self.latents is not None:
             nn.init.normal_(self.latents, std=0.02)
@@ -262,6 +334,13 @@ class LanguageModel(nn.Module):
     def takes_padding(self) -> bool:
         """Whether every layer accepts a padding mask; a mechanism may take `forward(x)` alone."""
         return self.latents is not None or all("padding" in arguments_of(part) for part in self.mechanisms)
+
+    @property
+    def longest(self) -> int:
+        """The longest text that the model can read: the block, or any text if neither positions nor attention have an end."""
+        ends = isinstance(self.positions, nn.Embedding) or self.latents is not None
+        ends = ends or any(getattr(part, "bounded", True) for part in self.mechanisms)
+        return self.config.block_size if ends else sys.maxsize
 
     @property
     def device(self) -> torch.device:
@@ -303,7 +382,7 @@ class LanguageModel(nn.Module):
         see each other, and positions begin anew in each. Taps within attention then see the last group of a Packing.
         """
         start = caches[0].length if caches else 0
-        if start + ids.shape[1] > self.config.block_size:
+        if start + ids.shape[1] > self.longest:
             raise ValueError(
                 f"{start + ids.shape[1]} tokens do not fit into a block of {self.config.block_size}: shorten the text"
             )
@@ -333,11 +412,15 @@ class LanguageModel(nn.Module):
 
     def _embed(self, ids: Int[Tensor, "B T"], start: int, packing: Packing | None) -> Float[Tensor, "B T D"]:
         x = self.hook_embed(self.tokens(ids))
-        if self.positions is not None and packing is not None:
+        tokens = ids.shape[1]
+        if isinstance(self.positions, _Sinusoids):
+            table = self.positions(start, tokens)
+            positions = table[packing.positions] if packing else table.expand(len(ids), -1, -1)
+            x = x + self.hook_pos_embed(positions)
+        elif self.positions is not None and packing is not None:
             x = x + self.hook_pos_embed(self.positions(packing.positions))
         elif self.positions is not None:
-            positions = self.positions.weight[start : start + ids.shape[1]]
-            x = x + self.hook_pos_embed(positions.expand(len(ids), -1, -1))
+            x = x + self.hook_pos_embed(self.positions.weight[start : start + tokens].expand(len(ids), -1, -1))
         return self.dropout(x)
 
     def forward(

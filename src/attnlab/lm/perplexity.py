@@ -109,10 +109,11 @@ def sentence_losses(
 ) -> SentenceLosses:
     """Measure the loss of lines, one sentence each, truncated to `longest` tokens (0: the block), as in the task `words`.
 
-    With `padded`, every sentence is padded to `longest` as in training; a correct mechanism is unaffected. With `spaces`,
-    words are split at spaces only, so that punctuation belongs to them.
+    `longest` may exceed the block if the model reads longer texts. With `padded`, every sentence is padded to `longest` as in
+    training; a correct mechanism is unaffected. With `spaces`, words are split at spaces only, so that punctuation belongs to
+    them.
     """
-    longest = min(longest or model.config.block_size, model.config.block_size)
+    longest = min(longest or model.config.block_size, model.longest)
     sentences = [tokenizer.sentence(line, longest, spaces=spaces) for line in lines]
     for number, ids in enumerate(sentences, start=1):
         if len(ids) < 2:
@@ -199,10 +200,12 @@ def probe(
 # Runs
 
 
-def running_losses(run: Run, model: LanguageModel, tokenizer: Tokenizer, text: RunningText) -> SentenceLosses:
-    """Measure the loss of running text in windows, one after the other, as validation does."""
+def running_losses(
+    run: Run, model: LanguageModel, tokenizer: Tokenizer, text: RunningText, length: int = 0
+) -> SentenceLosses:
+    """Measure the loss of running text in windows of `length` tokens (0: the block), one after the other, as in validation."""
     config = stored_config(run)
-    examples = make_task(config.task, TaskData(tokenizer, config.model.block_size, text)).validation()
+    examples = make_task(config.task, TaskData(tokenizer, length or config.model.block_size, text)).validation()
     if not examples:
         raise DataError(f"{text.source} has no token to predict: give a longer text")
     losses = _example_losses(model, examples, tokenizer.pad)

@@ -1,7 +1,9 @@
 """Attention mechanisms, one file each, found by the registry.
 
 The contract. A mechanism is an `nn.Module` built as `Mechanism(n_embd, n_head, block_size, *, options)`; it may also ask for
-`causal`, `rotary`, `qk_norm`, `bias` and `dropout`, which the backbone supplies. Its output projection is called `out`.
+`causal`, `rotary`, `rotation` (the layout, base and share of rotary positions), `qk_norm`, `bias` and `dropout`, which the
+backbone supplies. Its output projection is called `out`. Texts may be longer than `block_size` if its `bounded` is False, as
+it is by default in an `Attention`.
 
     forward(x, padding=None, cache=None) -> tensor shaped like x
     new_cache() -> a cache for generation, with `length`, the number of tokens seen, and optionally `select(rows)`, a cache

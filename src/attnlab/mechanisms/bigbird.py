@@ -45,6 +45,7 @@ class BigBird(Attention):
         blocks at the beginning that all blocks see
     """
 
+    bounded = True
     drawn: Tensor
 
     def __init__(

@@ -15,9 +15,9 @@ from attnlab.registry import mechanism
 SHORT = 256  # tokens
 
 
-def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+def halves(x: Tensor, layout: ops.RotaryLayout = "half") -> tuple[Tensor, Tensor]:
     """Split into two vectors of half the width; coordinates that rotary positions rotate together stay together."""
-    pairs = x.unflatten(-1, (2, 2, x.shape[-1] // 4))
+    pairs = x.unflatten(-1, (2 if layout == "half" else 1, 2, -1))
     return pairs[..., 0, :].flatten(-2), pairs[..., 1, :].flatten(-2)
 
 
@@ -45,6 +45,8 @@ class Differential(Attention):
         width = n_embd // n_head
         if width % 4:
             raise ConfigError(f"differential needs a head width that is a multiple of 4, not {width}: change n_head")
+        if self.heads.rotary and self.heads.rotation.width(width) < width:
+            raise ConfigError("differential cuts heads into halves: set --model.rotary_fraction 1")
         if not 0 <= start < 1:
             raise ConfigError(f"differential.start must lie in [0, 1), not {start}")
         self.start = start
@@ -57,7 +59,7 @@ class Differential(Attention):
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The first pattern minus a share of the second."""
-        (q1, q2), (k1, k2) = halves(q), halves(k)
+        (q1, q2), (k1, k2) = (halves(x, self.heads.rotation.layout) for x in (q, k))
         return ops.attention_pattern(q1, k1, mask) - self.share() * ops.attention_pattern(q2, k2, mask)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
@@ -69,9 +71,10 @@ class Differential(Attention):
         if not self.causal and q.shape[2] <= SHORT:
             return self.reference(q, k, v, padding)
         dropout = self.dropout if self.training else 0.0
+        layout = self.heads.rotation.layout
         first, second = (
             ops.fused_attention(*pair, v, padding, self.causal, dropout)
-            for pair in zip(halves(q), halves(k), strict=True)
+            for pair in zip(halves(q, layout), halves(k, layout), strict=True)
         )
         return self.sized(first - self.share() * second)
 

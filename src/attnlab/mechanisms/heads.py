@@ -22,6 +22,7 @@ class Shared(TypedDict, total=False):
 
     causal: bool
     rotary: bool
+    rotation: ops.Rotary
     qk_norm: bool
     bias: bool
     dropout: float
@@ -43,6 +44,7 @@ class Heads(nn.Module):
         block_size: int,
         *,
         rotary: bool = False,
+        rotation: ops.Rotary = ops.ROTARY,
         qk_norm: bool = False,
         bias: bool = False,
         kv_heads: int | None = None,
@@ -52,12 +54,14 @@ class Heads(nn.Module):
         self.n_head = n_head
         self.kv_heads = kv_heads or n_head
         self.rotary = rotary
+        self.rotation = rotation
         self.qk_norm = qk_norm
         narrow = n_embd // n_head * self.kv_heads
         self.query = nn.Linear(n_embd, n_embd, bias=bias)
         self.key = None if share in ("qk", "qkv") else nn.Linear(n_embd, narrow, bias=bias)
         self.value = None if share == "qkv" else nn.Linear(n_embd, narrow, bias=bias)
-        table = ops.rotary_table(block_size, n_embd // n_head) if rotary else torch.empty(0)
+        rotated = rotation.width(n_embd // n_head)
+        table = ops.rotary_table(block_size, rotated, rotation.base) if rotary else torch.empty(0)
         self.register_buffer("table", table, persistent=False)
 
     def forward(
@@ -71,9 +75,15 @@ class Heads(nn.Module):
         if self.qk_norm:
             q, k = ops.rms_norm(q), ops.rms_norm(k)
         if self.rotary:
-            table = self.table[start : start + x.shape[1]]
-            q, k = ops.rotate(q, table), ops.rotate(k, table)
+            table = self.angles(start, x.shape[1])
+            q, k = (ops.rotate(part, table, self.rotation.layout) for part in (q, k))
         return q.to(v.dtype), k.to(v.dtype), v  # under autocast, norms and angles are float32
+
+    def angles(self, start: int, tokens: int) -> Float[Tensor, "T R"]:
+        """Cosines and sines of positions from `start` on: of the stored table, or computed beyond its end."""
+        if start + tokens <= len(self.table):
+            return self.table[start : start + tokens]
+        return ops.rotary_table(tokens, self.table.shape[1], self.rotation.base, start).to(self.table)
 
 
 class KeyValueCache:
@@ -130,6 +140,8 @@ class Attention(nn.Module):
     `hook_pattern` is watched. `fast` gives the same averages for a whole text.
     """
 
+    bounded = False  # whether it has something for every position of the block, and so takes no longer texts
+
     def __init__(
         self,
         n_embd: int,
@@ -140,6 +152,7 @@ class Attention(nn.Module):
         *,
         causal: bool = True,
         rotary: bool = False,
+        rotation: ops.Rotary = ops.ROTARY,
         qk_norm: bool = False,
         bias: bool = False,
         dropout: float = 0.0,
@@ -151,7 +164,15 @@ class Attention(nn.Module):
         self.dropout = dropout
         self.block_size = block_size
         self.heads = Heads(
-            n_embd, n_head, block_size, rotary=rotary, qk_norm=qk_norm, bias=bias, kv_heads=kv_heads, share=share
+            n_embd,
+            n_head,
+            block_size,
+            rotary=rotary,
+            rotation=rotation,
+            qk_norm=qk_norm,
+            bias=bias,
+            kv_heads=kv_heads,
+            share=share,
         )
         self.out = nn.Linear(n_embd, n_embd, bias=bias)
         self.hook_q, self.hook_k, self.hook_v = Tap(), Tap(), Tap()
@@ -166,7 +187,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Return the output of attention for every token."""
         start = cache.length if cache is not None else 0
-        if start + x.shape[1] > self.block_size:
+        if self.bounded and start + x.shape[1] > self.block_size:
             raise ValueError(f"{start + x.shape[1]} tokens are too many: this layer was made for {self.block_size}")
         if cache is not None and not self.causal:
             raise ValueError(

@@ -37,6 +37,8 @@ class Linformer(Attention):
         tokens per block of the causal form; 0: an eighth of the block size, 8 to 256
     """
 
+    bounded = True
+
     def __init__(
         self, n_embd: int, n_head: int, block_size: int, *, rank: int = 0, block: int = 0, **shared: Unpack[Shared]
     ) -> None:

@@ -33,6 +33,8 @@ class Synthesizer(Attention):
         dense: scores predicted from the token; random: learned scores, the same for all texts
     """
 
+    bounded = True
+
     def __init__(
         self,
         n_embd: int,
