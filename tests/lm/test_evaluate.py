@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -166,9 +168,28 @@ def test_samples_that_cannot_be_had() -> None:
     model, tokenizer = writer("bpe")
     with pytest.raises(UserError, match="the model's block holds 48: shorten it"):
         evaluate.sample(model, tokenizer, "dog " * 60)
+    endless = LanguageModel(replace(model.config, positions="rotary"))
+    assert evaluate.sample(endless, tokenizer, "dog " * 60, 1, limit=2)[0].startswith("dog dog")
     for wrong in ({"count": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": -1}, {"seed": -1}):
         with pytest.raises(UserError):
             evaluate.sample(model, tokenizer, "dog", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("beyond", [True, False])
+def test_a_prompt_beyond_the_block_is_read_whole_where_positions_allow_it(use_cache: bool, beyond: bool) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 8, "vocab_size": 50}
+    model = LanguageModel(ModelConfig(**sizes, zero_init=False)).eval()
+    whole = list(range(3, 20))
+    for token in evaluate.generate(model, torch.tensor([whole]), 5, use_cache=use_cache, beyond=beyond)[0]:
+        assert token == model(torch.tensor([whole]))[0, -1].argmax()
+        whole.append(token)
+    assert len(whole) == 22
+    learned = LanguageModel(ModelConfig(**sizes, positions="learned"))
+    assert evaluate.generate(learned, torch.tensor([whole[:8]]), 5, use_cache=use_cache) == [[]]
+    with pytest.raises(ValueError, match="do not fit"):
+        evaluate.generate(learned, torch.tensor([whole]), 5, use_cache=use_cache, beyond=True)
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
