@@ -122,6 +122,17 @@ def test_what_ends_with_the_block_refuses_longer_texts(settings: dict[str, Any])
         model(torch.zeros(1, 17, dtype=torch.long))
 
 
+def test_a_class_that_rotates_by_itself_refuses_another_rotation(tmp_path: Path) -> None:
+    head = "import torch\nclass Own(torch.nn.Linear):\n    def __init__(self, n_embd, n_head, block_size, *, rotary=False):\n"
+    (tmp_path / "own.py").write_text(head + "        super().__init__(n_embd, n_embd)\n")
+    name = f"{tmp_path}/own.py:Own"
+    assert meta_model(ModelConfig(mechanism=name)).longest == 128
+    for settings in ({"rotary_base": 100.0}, {"rotary_layout": "interleaved"}, {"rotary_fraction": 0.5}):
+        with pytest.raises(ConfigError, match="rotates in a way of its own"):
+            meta_model(ModelConfig(mechanism=name, **settings))  # type: ignore[arg-type]
+    meta_model(ModelConfig(mechanism=name, positions="none", rotary_base=100.0))
+
+
 def test_a_tied_head_is_stored_and_trained_once() -> None:
     model = varied(tied_head=True)
     assert "head.weight" not in model.state_dict()
