@@ -26,7 +26,7 @@ def make(**settings: Any) -> LanguageModel:
     """A model in double precision with weights that matter."""
     model = LanguageModel(ModelConfig(**{**SIZES, "qk_norm": False, "norm": "none", **settings})).double().eval()
     for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
+        nn.init.normal_(parameter, std=0.15)
     return model
 
 
@@ -41,7 +41,7 @@ def test_interleaved_rotary_attention_is_that_of_gptj(fraction: float) -> None:
     x, places = torch.randn(2, TOKENS, WIDTH), torch.arange(TOKENS)[None].expand(2, -1)
     mask = torch.full((TOKENS, TOKENS), -torch.inf).triu(1)[None, None]
     expected = theirs(x, attention_mask=mask, position_ids=places)[0]
-    assert (ours(x) - expected).abs().max() <= 1e-6 * expected.abs().max()
+    assert (ours(x) - expected).abs().max() <= 1e-6
 
 
 def test_the_interleaved_rotation_is_that_of_gptj() -> None:
@@ -50,7 +50,7 @@ def test_the_interleaved_rotation_is_that_of_gptj() -> None:
     x = torch.randn(2, HEADS, TOKENS, 8)
     sine, cosine = create_sinusoidal_positions(TOKENS, 8)[None].expand(2, -1, -1).chunk(2, dim=-1)
     expected = apply_rotary_pos_emb(x.transpose(1, 2), sine, cosine).transpose(1, 2)
-    assert (ops.rotate(x, ops.rotary_table(TOKENS, 8), "interleaved") - expected).abs().max() <= 2e-6
+    assert (ops.rotate(x, ops.rotary_table(TOKENS, 8), "interleaved") - expected).abs().max() <= 1e-6
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5, 0.25])
@@ -62,7 +62,7 @@ def test_the_half_split_rotation_is_that_of_neox(fraction: float, base: float) -
     cosine, sine = GPTNeoXRotaryEmbedding(config)(x, places)
     rotation = ops.Rotary(base=base, fraction=fraction)
     table = ops.rotary_table(TOKENS, rotation.width(8), base)
-    assert (ops.rotate(x, table) - rotate_as_neox(x, x, cosine, sine)[0]).abs().max() <= 2e-6
+    assert (ops.rotate(x, table) - rotate_as_neox(x, x, cosine, sine)[0]).abs().max() <= 1e-6
 
 
 def llama(model: LanguageModel, inner: int, **settings: Any) -> LlamaForCausalLM:
@@ -98,7 +98,7 @@ def test_a_model_with_rms_swiglu_and_rotary_is_a_llama(base: float, tied: bool) 
     ours = make(norm="rms", activation="swiglu", rotary_base=base, tied_head=tied)
     rope = {"rope_type": "default", "rope_theta": base}
     theirs = llama(ours, inner=88, rope_parameters=rope, tie_word_embeddings=tied)
-    assert (ours(IDS) - theirs(IDS).logits).abs().max() <= 1e-6 * ours(IDS).abs().max()
+    assert (ours(IDS) - theirs(IDS).logits).abs().max() <= 1e-6
 
 
 @pytest.mark.parametrize(("mechanism", "groups"), [("dot", HEADS), ("gqa", 2)])
