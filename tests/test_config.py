@@ -104,6 +104,20 @@ def test_rotary_needs_an_even_head() -> None:
     ModelConfig(n_embd=6, n_head=2, positions="learned")
 
 
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ("rotery", "did you mean rotary"),
+        ("learned,rotary", "added to the embedding: name one of them alone"),
+        ("rotary,none,none", "names 3 layers of 2"),
+        ("", "unknown model.positions"),
+    ],
+)
+def test_positions_that_cannot_be_are_refused(positions: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig(positions=positions)
+
+
 def test_a_preset_like_another_says_only_what_differs() -> None:
     small, recall = resolve("small"), resolve("recall")
     assert diff(small, recall).keys() == {"preset", "train.epochs"}

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
 from attnlab import registry
 from attnlab.errors import OutputExists, UserError
 from attnlab.exchange import AttnlabForCausalLM, export, read_folder
+from attnlab.hf.exchange import _is_gpt2
 from attnlab.lm.decoding import generate
 from attnlab.lm.evaluate import encode_question
 from attnlab.lm.tokenizers import Kind
@@ -22,6 +23,14 @@ from attnlab.store.runs import Run, RunRecord
 from verbs import call
 
 BOTTLENECK = {"n_layer": 3, "bottleneck": 8, "positions": "learned"}
+NOT_GPT2: list[dict[str, object]] = [
+    {"positions": "none"},
+    {"positions": "sinusoidal"},
+    {"norm": "none"},
+    {"norm_place": "post"},
+    {"activation": "swiglu"},
+    {"mlp_ratio": 0},
+]
 CASES = [
     *(("small", {"mechanism": name}) for name in registry.names("mechanism")),
     ("small", {"mechanism": "dot,bigbird", "options": {"bigbird": {"block": 4, "random_blocks": 1}}}),
@@ -31,6 +40,9 @@ CASES = [
     ("mingpt", {}),
     ("mingpt", {"bias": False, "activation": "relu2", "mlp_ratio": 3}),
     ("mingpt", {"activation": "gelu_tanh"}),
+    ("mingpt", {"activation": "silu", "tied_head": True}),
+    ("small", {"tied_head": True, "activation": "swiglu"}),
+    *(("mingpt", option) for option in NOT_GPT2),
 ]
 
 
@@ -62,6 +74,12 @@ def test_a_mingpt_is_a_gpt2_and_needs_nothing_of_ours(tmp_path: Path) -> None:
     assert "import attnlab" not in (tmp_path / "theirs" / "README.md").read_text()
     for loaded in (AutoModelForCausalLM, AutoTokenizer):
         assert type(loaded.from_pretrained(tmp_path / "theirs")).__module__.startswith("transformers.")
+
+
+@pytest.mark.parametrize("option", NOT_GPT2, ids=str)
+def test_what_gpt2_cannot_hold_is_written_with_a_class_of_ours(option: dict[str, object]) -> None:
+    assert _is_gpt2(tiny_model("mingpt").config)
+    assert not _is_gpt2(tiny_model("mingpt", **option).config)
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "word"])

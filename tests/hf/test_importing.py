@@ -120,7 +120,7 @@ def test_a_vocabulary_without_a_spare_byte_needs_a_spare_row(tmp_path: Path) -> 
     ("settings", "message"),
     [
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon 1e-06"),
-        ({"activation_function": "silu"}, "activation 'silu'"),
+        ({"activation_function": "mish"}, "activation 'mish'"),
         ({"n_inner": 40}, "n_inner 40"),
         ({"add_cross_attention": True}, "second text"),
         ({"embd_pdrop": 0.0}, "one number for both"),

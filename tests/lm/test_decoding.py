@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -101,6 +102,8 @@ def test_samples_that_cannot_be_had() -> None:
     model, tokenizer = writer("bpe")
     with pytest.raises(UserError, match="the model's block holds 48: shorten it"):
         decoding.sample(model, tokenizer, "dog " * 60)
+    endless = LanguageModel(replace(model.config, positions="rotary"))
+    assert decoding.sample(endless, tokenizer, "dog " * 60, 1, limit=2)[0].startswith("dog dog")
     temperatures: list[dict[str, Any]] = [{"temperature": -1.0}, {"temperature": float("nan")}]
     for wrong in (*temperatures, {"count": 0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.01}, {"seed": -1}):
         with pytest.raises(UserError):
@@ -320,3 +323,20 @@ def test_repetition_and_diversity_by_hand() -> None:
     assert decoding.variety(["one", ""]) == decoding.Variety(None, None)
     assert str(again) == "repetition (seq-rep-4) 25.0 %, diversity (distinct-2) 58.3 %"
     assert str(decoding.variety(["one"])) == "repetition (seq-rep-4) too short, diversity (distinct-2) too short"
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("beyond", [True, False])
+def test_a_prompt_beyond_the_block_is_read_whole_where_positions_allow_it(use_cache: bool, beyond: bool) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 8, "vocab_size": 50}
+    model = LanguageModel(ModelConfig(**sizes, zero_init=False)).eval()
+    whole = list(range(3, 20))
+    for token in decoding.generate(model, torch.tensor([whole]), 5, use_cache=use_cache, beyond=beyond)[0]:
+        assert token == model(torch.tensor([whole]))[0, -1].argmax()
+        whole.append(token)
+    assert len(whole) == 22
+    learned = LanguageModel(ModelConfig(**sizes, positions="learned"))
+    assert decoding.generate(learned, torch.tensor([whole[:8]]), 5, use_cache=use_cache) == [[]]
+    with pytest.raises(ValueError, match="do not fit"):
+        decoding.generate(learned, torch.tensor([whole]), 5, use_cache=use_cache, beyond=True)

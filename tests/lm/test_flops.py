@@ -77,6 +77,24 @@ def test_a_bottleneck_counts_where_tokens_and_latents_meet() -> None:
     assert training.mlp == 3 * forward.mlp
 
 
+def test_options_of_the_block() -> None:
+    width, vocabulary, tokens = 32, 50, 64
+    projections, pairs = 4 * 2 * width * width, 2 * 2 * width * tokens
+    gated = flops_per_token(small("dot", activation="swiglu"), tokens)
+    assert gated.mlp == 3 * 2 * width * 88  # 8/3 of the width, a multiple of 8
+    assert gated.attention == projections + pairs
+    bare = flops_per_token(small("dot", mlp_ratio=0, tied_head=True, positions="none", norm="none"), tokens)
+    assert bare.to_dict() == {
+        "total": projections + pairs + 2 * width * vocabulary,
+        "attention": projections + pairs,
+        "mlp": 0,
+        "head": 2 * width * vocabulary,
+        "other": 0,
+    }
+    rotary = small("dot", positions="rotary", norm_place="post", rotary_layout="interleaved")
+    assert flops_per_token(rotary, 300).attention > flops_per_token(rotary, 256).attention  # longer than the block
+
+
 def test_additive() -> None:
     layers, heads, width, tokens = 3, 3, 48, 90
     forward, training = both(make(mechanism="additive"), tokens)

@@ -55,15 +55,111 @@ def test_the_model_is_causal(preset: str) -> None:
     assert difference[6:].min() > 1e-6
 
 
+def with_caches(model: LanguageModel, ids: torch.Tensor, pieces: list[int]) -> torch.Tensor:
+    caches = model.new_caches()
+    return torch.cat([model(part, caches=caches) for part in ids.split(pieces, dim=1)], dim=1)
+
+
 @pytest.mark.parametrize("preset", ["small", "mingpt", "mingpt-perceiver"])
 @pytest.mark.parametrize("pieces", [[5, 1, 1, 5], [1] * 12, [12]])
 def test_logits_with_caches_equal_logits_without(preset: str, pieces: list[int]) -> None:
     torch.manual_seed(0)
     model = LanguageModel(resolve(preset, given={"model": {"n_layer": 3, "zero_init": False}}).model).eval()
     ids = torch.randint(0, 200, (2, 12))
-    caches = model.new_caches()
-    parts = [model(part, caches=caches) for part in ids.split(pieces, dim=1)]
-    assert torch.allclose(torch.cat(parts, dim=1), model(ids), atol=1e-5)
+    assert torch.allclose(with_caches(model, ids, pieces), model(ids), atol=1e-5)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"positions": "none"},
+    {"positions": "sinusoidal"},
+    {"positions": "rotary,none"},
+    {"rotary_layout": "interleaved", "rotary_fraction": 0.5, "rotary_base": 100.0},
+    {"mechanism": "differential", "rotary_layout": "interleaved"},
+    {"mechanism": "linear", "rotary_layout": "interleaved"},
+    {"mechanism": "sliding", "options": {"sliding": {"window": 5}}},
+    {"norm": "none", "activation": "silu"},
+    {"norm": "layer", "norm_place": "post"},
+    {"activation": "swiglu"},
+    {"mlp_ratio": 0},
+    {"tied_head": True},
+]
+
+
+def varied(**settings: Any) -> LanguageModel:
+    """A model of three layers with a block of 16 and weights large enough for every part to matter."""
+    sizes = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 16, "vocab_size": 50, "zero_init": False}
+    model = LanguageModel(resolve("small", given={"model": {**sizes, **settings}}).model).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+@pytest.mark.parametrize("settings", OPTIONS, ids=str)
+def test_every_option_reads_beyond_its_block_whole_or_with_caches(settings: dict[str, Any]) -> None:
+    model, ids = varied(**settings), torch.randint(0, 50, (2, 40))
+    whole = model(ids)
+    assert (with_caches(model, ids, [9, 1, 8, 1, 20, 1]) - whole).abs().max() <= 2e-5
+    assert (model(ids[:, :16]) - whole[:, :16]).abs().max() <= 2e-5
+    larger = LanguageModel(replace(model.config, block_size=64, mechanism=model.config.mechanism)).eval()
+    larger.load_state_dict(model.state_dict())
+    assert (larger(ids) - whole).abs().max() <= 2e-5
+
+
+@pytest.mark.parametrize("settings", OPTIONS, ids=str)
+def test_packed_documents_are_read_as_if_alone_beyond_the_block(settings: dict[str, Any]) -> None:
+    model, ids = varied(**settings), torch.randint(0, 50, (1, 30))
+    packed = model(ids, documents=torch.tensor([[0] * 20 + [1] * 10]))
+    assert (packed - torch.cat([model(ids[:, :20]), model(ids[:, 20:])], dim=1)).abs().max() <= 2e-5
+
+
+@pytest.mark.parametrize(
+    "settings", [{"positions": "learned"}, *({"mechanism": name} for name in ("bigbird", "linformer", "synthesizer"))]
+)
+def test_what_ends_with_the_block_refuses_longer_texts(settings: dict[str, Any]) -> None:
+    model = varied(**settings)
+    assert model.longest == 16
+    with pytest.raises(ValueError, match="17 tokens do not fit into a block of 16"):
+        model(torch.zeros(1, 17, dtype=torch.long))
+
+
+def test_a_class_that_rotates_by_itself_refuses_another_rotation(tmp_path: Path) -> None:
+    head = "import torch\nclass Own(torch.nn.Linear):\n    def __init__(self, n_embd, n_head, block_size, *, rotary=False):\n"
+    (tmp_path / "own.py").write_text(head + "        super().__init__(n_embd, n_embd)\n")
+    name = f"{tmp_path}/own.py:Own"
+    assert meta_model(ModelConfig(mechanism=name)).longest == 128
+    for settings in ({"rotary_base": 100.0}, {"rotary_layout": "interleaved"}, {"rotary_fraction": 0.5}):
+        with pytest.raises(ConfigError, match="rotates in a way of its own"):
+            meta_model(ModelConfig(mechanism=name, **settings))  # type: ignore[arg-type]
+    meta_model(ModelConfig(mechanism=name, positions="none", rotary_base=100.0))
+
+
+def test_a_tied_head_is_stored_and_trained_once() -> None:
+    model = varied(tied_head=True)
+    assert "head.weight" not in model.state_dict()
+    assert count_parameters(model)["head"] == 0
+    assert sum(count_parameters(model).values()) == sum(p.numel() for p in model.parameters())
+    model(torch.tensor([[3, 1, 2]])).sum().backward()
+    twin = varied(tied_head=False)
+    twin.load_state_dict({**model.state_dict(), "head.weight": model.tokens.weight.detach()})
+    twin(torch.tensor([[3, 1, 2]])).sum().backward()
+    together = [model.tokens.weight.grad, twin.tokens.weight.grad, twin.head.weight.grad]
+    assert all(gradient is not None for gradient in together)
+    assert torch.allclose(together[0], together[1] + together[2], atol=1e-4)  # type: ignore[operator, arg-type]
+
+
+def test_parts_of_the_block_are_counted() -> None:
+    def parts(**settings: Any) -> dict[str, int]:
+        return count_parameters(meta_model(ModelConfig(n_embd=48, n_head=4, vocab_size=10, norm="layer", **settings)))
+
+    assert parts(activation="swiglu")["MLP"] == 2 * 3 * 48 * 128
+    assert (
+        count_parameters(meta_model(ModelConfig(activation="swiglu")))["MLP"] == 2 * 3 * 256 * 688
+    )  # 682.7 rounded up
+    assert parts()["norms"] == 5 * 2 * 48
+    assert parts(norm_place="post")["norms"] == 4 * 2 * 48
+    assert (parts(mlp_ratio=0)["MLP"], parts(mlp_ratio=0)["norms"]) == (0, 3 * 2 * 48)
+    assert parts(tied_head=True)["token embedding"] == 480
+    assert parts(positions="sinusoidal")["positions"] == 0
 
 
 @pytest.mark.parametrize("mechanism", [*registry.names("mechanism"), "dot,linear", "dot,perceiver"])
@@ -155,7 +251,7 @@ def test_mechanisms_are_tiled_over_layers_and_unknown_ones_refused() -> None:
 
 def test_too_long_a_text_is_refused(tiny: RunConfig) -> None:
     with pytest.raises(ValueError, match="do not fit into a block of 64"):
-        LanguageModel(tiny.model)(torch.zeros(1, 65, dtype=torch.long))
+        LanguageModel(replace(tiny.model, positions="learned"))(torch.zeros(1, 65, dtype=torch.long))
 
 
 def test_taps_have_the_names_people_know(tiny: RunConfig) -> None:

@@ -85,6 +85,19 @@ def test_long_sentences_are_cut_and_unknown_words_counted() -> None:
     first = perplexity.sentence_losses(model, WORDS, ["The dog runs"], longest=4)
     assert first.losses[0] == pytest.approx(measured.losses[2], rel=1e-6)
     assert perplexity.sentence_losses(model, WORDS, ["dog " * 200]).tokens == (63,)
+    assert perplexity.sentence_losses(model, WORDS, ["dog " * 200], longest=100).tokens == (63,)  # learned positions
+
+
+def test_sentences_longer_than_the_block_are_measured_where_positions_allow_it() -> None:
+    model = LanguageModel(replace(model_for(WORDS).config, positions="rotary,none", n_head=1))
+    line = " ".join(LINES * 6)
+    measured = perplexity.sentence_losses(model, WORDS, [line], longest=100)
+    assert measured.tokens == (99,)
+    larger = LanguageModel(replace(model.config, block_size=128))
+    larger.load_state_dict(model.state_dict())
+    expected = perplexity.sentence_losses(larger, WORDS, [line], longest=100)
+    assert measured.losses == pytest.approx(expected.losses, rel=1e-6)
+    assert perplexity.sentence_losses(model, WORDS, [line]).tokens == (63,)
 
 
 def test_probes() -> None:

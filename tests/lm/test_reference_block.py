@@ -24,6 +24,20 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("small", {"norm": "layer", "bias": True}),
     ("mingpt", {"positions": "rotary"}),
     ("mingpt", {"activation": "relu2", "n_head": 4}),
+    ("mingpt", {"positions": "none"}),
+    ("mingpt", {"positions": "sinusoidal"}),
+    ("small", {"positions": "none,rotary", "n_layer": 3}),
+    ("small", {"rotary_layout": "interleaved", "rotary_base": 100.0}),
+    ("small", {"rotary_fraction": 0.5}),
+    ("small", {"rotary_fraction": 0.5, "rotary_layout": "interleaved", "qk_norm": False}),
+    ("small", {"norm": "none", "activation": "silu", "n_layer": 1}),
+    ("mingpt", {"norm_place": "post"}),
+    ("small", {"norm_place": "post"}),
+    ("mingpt", {"activation": "silu"}),
+    ("mingpt", {"activation": "swiglu"}),
+    ("mingpt", {"mlp_ratio": 0}),
+    ("mingpt", {"mlp_ratio": 0, "norm_place": "post"}),
+    ("small", {"tied_head": True}),
 ]
 
 
@@ -49,6 +63,8 @@ def linear(vector: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
 
 
 def normalised(vector: Tensor, weights: dict[str, Tensor], name: str, kind: str) -> Tensor:
+    if kind == "none":
+        return vector
     if kind == "rms":
         return vector / math.sqrt((vector**2).mean().item())
     centred = vector - vector.mean()
@@ -56,21 +72,42 @@ def normalised(vector: Tensor, weights: dict[str, Tensor], name: str, kind: str)
     return unit * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
-def turned(vector: Tensor, position: int) -> Tensor:
-    """Rotary positions: coordinates i and i + half are one complex number, turned by position / 10000^(2i / width)."""
-    half = len(vector) // 2
-    numbers = [complex(vector[i], vector[i + half]) for i in range(half)]
-    numbers = [number * cmath.exp(1j * position * 10_000 ** (-2 * i / len(vector))) for i, number in enumerate(numbers)]
-    return torch.tensor([z.real for z in numbers] + [z.imag for z in numbers], dtype=torch.float64)
+def turned(vector: Tensor, position: int, config: ModelConfig) -> Tensor:
+    """Rotary positions: coordinates i and i + half, or 2i and 2i + 1, are one complex number, turned by its angle."""
+    width = round(config.rotary_fraction * len(vector))
+    result = vector.clone()
+    for i in range(width // 2):
+        real, imaginary = (i, i + width // 2) if config.rotary_layout == "half" else (2 * i, 2 * i + 1)
+        number = complex(vector[real], vector[imaginary])
+        number *= cmath.exp(1j * position * config.rotary_base ** (-2 * i / width))
+        result[real], result[imaginary] = number.real, number.imag
+    return result
+
+
+def waves(position: int, width: int) -> Tensor:
+    """Sinusoidal positions."""
+    angles = [position / 10_000 ** (2 * (i // 2) / width) for i in range(width)]
+    return torch.tensor([math.cos(x) if i % 2 else math.sin(x) for i, x in enumerate(angles)], dtype=torch.float64)
 
 
 def activated(vector: Tensor, kind: str) -> Tensor:
     if kind == "relu2":
         return torch.tensor([max(0.0, x) ** 2 for x in vector.tolist()], dtype=torch.float64)
+    if kind in ("silu", "swiglu"):
+        return torch.tensor([x / (1 + math.exp(-x)) for x in vector.tolist()], dtype=torch.float64)
     return torch.tensor([x * 0.5 * (1 + math.erf(x / math.sqrt(2))) for x in vector.tolist()], dtype=torch.float64)
 
 
-def attention(stream: list[Tensor], weights: dict[str, Tensor], name: str, config: ModelConfig) -> list[Tensor]:
+def mlp(vector: Tensor, weights: dict[str, Tensor], name: str, kind: str) -> Tensor:
+    inner = linear(vector, weights, f"{name}.up")
+    gate = linear(vector, weights, f"{name}.gate") if kind == "swiglu" else None
+    inner = activated(inner, kind) if gate is None else inner * activated(gate, kind)
+    return linear(inner, weights, f"{name}.out")
+
+
+def attention(
+    stream: list[Tensor], weights: dict[str, Tensor], name: str, config: ModelConfig, rotary: bool
+) -> list[Tensor]:
     width = config.n_embd // config.n_head
     mixed: list[list[Tensor]] = [[] for _ in stream]
     for head in range(config.n_head):
@@ -80,8 +117,8 @@ def attention(stream: list[Tensor], weights: dict[str, Tensor], name: str, confi
         )
         if config.qk_norm:
             queries, keys = ([normalised(x, {}, "", "rms") for x in vectors] for vectors in (queries, keys))
-        if config.positions == "rotary":
-            queries, keys = ([turned(x, at) for at, x in enumerate(vectors)] for vectors in (queries, keys))
+        if rotary:
+            queries, keys = ([turned(x, at, config) for at, x in enumerate(vectors)] for vectors in (queries, keys))
         for at, query in enumerate(queries):
             scores = [math.exp((query @ keys[seen]).item() / math.sqrt(width)) for seen in range(at + 1)]
             shares = [score / sum(scores) for score in scores]
@@ -96,15 +133,21 @@ def by_hand(model: LanguageModel, config: ModelConfig, ids: list[int]) -> Tensor
     stream = [weights["tokens.weight"][token] for token in ids]
     if config.positions == "learned" and "positions.weight" in weights:
         stream = [x + weights["positions.weight"][at] for at, x in enumerate(stream)]
+    if config.positions == "sinusoidal":
+        stream = [math.sqrt(config.n_embd) * x + waves(at, config.n_embd) for at, x in enumerate(stream)]
+    before, after = (config.norm, "none") if config.norm_place == "pre" else ("none", config.norm)
     for layer in range(config.n_layer):
-        block = f"blocks.{layer}"
-        calm = [normalised(x, weights, f"{block}.norm1", config.norm) for x in stream]
-        found = attention(calm, weights, f"{block}.attn", config)
+        block, places = f"blocks.{layer}", config.positions.split(",")
+        calm = [normalised(x, weights, f"{block}.norm1", before) for x in stream]
+        found = attention(calm, weights, f"{block}.attn", config, places[layer % len(places)] == "rotary")
         stream = [x + more for x, more in zip(stream, found, strict=True)]
-        for at, x in enumerate(stream):
-            inner = linear(normalised(x, weights, f"{block}.norm2", config.norm), weights, f"{block}.mlp.up")
-            stream[at] = x + linear(activated(inner, config.activation), weights, f"{block}.mlp.out")
-    return torch.stack([linear(normalised(x, weights, "norm", config.norm), weights, "head") for x in stream])
+        stream = [normalised(x, weights, f"{block}.norm1", after) for x in stream]
+        for at, x in enumerate(stream if config.mlp_ratio else []):
+            calm = [normalised(x, weights, f"{block}.norm2", before)]
+            added = x + mlp(calm[0], weights, f"{block}.mlp", config.activation)
+            stream[at] = normalised(added, weights, f"{block}.norm2", after)
+    head = "tokens" if config.tied_head else "head"
+    return torch.stack([linear(normalised(x, weights, "norm", before), weights, head) for x in stream])
 
 
 IDS = [[3, 17, 3, 0, 9, 22, 5], [8, 8, 1, 14, 2, 2, 19]]
@@ -127,6 +170,15 @@ def test_the_logits_are_those_computed_by_hand(preset: str, changes: dict[str, A
         ("mingpt", {"positions": "rotary"}),
         ("mingpt", {"qk_norm": True}),
         ("mingpt", {"activation": "relu2"}),
+        ("small", {"positions": "none,rotary"}),
+        ("small", {"rotary_layout": "interleaved"}),
+        ("small", {"rotary_base": 100.0}),
+        ("small", {"rotary_fraction": 0.5}),
+        ("small", {"norm": "none"}),
+        ("small", {"norm_place": "post"}),
+        ("mingpt", {"activation": "silu"}),
+        ("mingpt", {"positions": "sinusoidal"}),
+        ("mingpt", {"mlp_ratio": 0}),
     ],
 )
 def test_every_part_shows_in_the_logits(preset: str, without: dict[str, Any]) -> None:
@@ -160,7 +212,7 @@ def ones_from_embedding(model: LanguageModel) -> None:
 
 
 def ones_from_positions(model: LanguageModel) -> None:
-    assert model.positions is not None
+    assert isinstance(model.positions, torch.nn.Embedding)
     model.positions.weight.fill_(1.0)
 
 

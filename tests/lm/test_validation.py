@@ -376,11 +376,10 @@ def test_running_text_is_measured_as_in_validation(
     model, tokenizer = load_model(tmp_path / "run")
     assert model.config.vocab_size == tokenizer.size == 19
 
-    def measured(run: str, name: str) -> dict[str, Any]:
+    def measured(run: str, name: str, *more: str) -> dict[str, Any]:
         capsys.readouterr()
-        assert (
-            call("evaluate", tmp_path / run, "--corpus", tmp_path / name, "--json", "--out", tmp_path / name[:1]) == 0
-        )
+        out = ("--json", "--out", tmp_path / name[:1])
+        assert call("evaluate", tmp_path / run, "--corpus", tmp_path / name, *more, *out) == 0
         shutil.rmtree(tmp_path / name[:1])
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
         return found
@@ -392,7 +391,11 @@ def test_running_text_is_measured_as_in_validation(
     found = measured("run", "mixed.txt")
     assert (found["seen"], found["windows"]) == (5, found["tokens"] // 32)
     assert found["unknown_share"] == 6 / found["tokens"]
+    longer = measured("run", "mixed.txt", "--length", "64")  # twice the block: half as many windows
+    assert (longer["seen"], longer["windows"]) == (5, longer["tokens"] // 64)
     for wanted, command in (
+        ("--length must be at least 2", ("evaluate", "--corpus", tmp_path / "mixed.txt", "--length", "1")),
+        ("--length is that of the text of --corpus", ("evaluate", "--length", "64")),
         ("not on questions: measure it with --corpus FILE", ("evaluate",)),
         ("not on questions: continue a text with `attnlab generate", ("ask", "Where was Hank Aaron born?")),
     ):

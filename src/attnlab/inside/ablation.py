@@ -97,7 +97,7 @@ def encode_prompt(model: LanguageModel, tokenizer: Tokenizer, text: str, questio
     """The tokens of a question as in training, or of the beginning of a text."""
     block = model.config.block_size
     if not question:
-        return encode(tokenizer, text, False, model.longest)
+        return encode(tokenizer, text, False, block)
     asked = checked_question(text)
     encode(tokenizer, asked, True, block)  # refuses symbols that the model does not have
     return encode_question(tokenizer, asked, block)

@@ -212,7 +212,7 @@ def score_heads(
     """Score all heads on a text, or without one on random tokens that are repeated once."""
     refuse_bottleneck(model)
     block = model.config.block_size
-    rows = [encode(tokenizer, text, question, model.longest)] if text else repeated_tokens(tokenizer, block, seed)
+    rows = [encode(tokenizer, text, question, block)] if text else repeated_tokens(tokenizer, block, seed)
     ids = torch.tensor(rows, device=model.device)
     if ids.shape[1] < 2:
         raise UserError("the text has one token, and a head can only attend to it: write more")

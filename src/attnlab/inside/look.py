@@ -181,7 +181,7 @@ class LookRecord:
 
 def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
     """Run a model on a text and record what it does; a `question` is encoded as in training, followed by `⁇`."""
-    return look_at(model, tokenizer, encode(tokenizer, text, question, model.longest), text, top=top)
+    return look_at(model, tokenizer, encode(tokenizer, text, question, model.config.block_size), text, top=top)
 
 
 def look_at(model: LanguageModel, tokenizer: Tokenizer, ids: Sequence[int], text: str, *, top: int = 5) -> View:

@@ -411,8 +411,10 @@ class LanguageModel(nn.Module):
         return Packing.of(documents)
 
     def _embed(self, ids: Int[Tensor, "B T"], start: int, packing: Packing | None) -> Float[Tensor, "B T D"]:
-        x = self.hook_embed(self.tokens(ids))
         tokens = ids.shape[1]
+        # As in arXiv:1706.03762: at the size of other embeddings, tokens would be lost beside sines and cosines.
+        x = self.tokens(ids) * self.config.n_embd**0.5 if isinstance(self.positions, _Sinusoids) else self.tokens(ids)
+        x = self.hook_embed(x)
         if isinstance(self.positions, _Sinusoids):
             table = self.positions(start, tokens)
             positions = table[packing.positions] if packing else table.expand(len(ids), -1, -1)
