@@ -182,6 +182,7 @@ def test_a_prompt_beyond_the_block_is_read_whole_where_positions_allow_it(use_ca
     sizes: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 8, "vocab_size": 50}
     model = LanguageModel(ModelConfig(**sizes, zero_init=False)).eval()
     whole = list(range(3, 20))
+    assert len(evaluate.generate(model, torch.tensor([whole[:8]]), 5, use_cache=use_cache, beyond=beyond)[0]) == 5
     for token in evaluate.generate(model, torch.tensor([whole]), 5, use_cache=use_cache, beyond=beyond)[0]:
         assert token == model(torch.tensor([whole]))[0, -1].argmax()
         whole.append(token)

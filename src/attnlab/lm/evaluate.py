@@ -50,7 +50,7 @@ def continuation(
     new = ids = ids.to(model.device)
     running = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
     start, block = ids.shape[1], model.config.block_size
-    if start > block:
+    if start >= block:
         block = min(model.longest, start + limit)
     seen = start  # tokens that the model sees
     for _ in range(limit if beyond else min(limit, block - start)):
