@@ -235,6 +235,12 @@ def test_scores_have_titles_and_order() -> None:
     assert Scores(*range(7)).in_order() == list(range(7))
 
 
+def test_heads_of_a_model_with_norms_after_the_sums_have_no_copying_score() -> None:
+    for place, expected in (("pre", True), ("post", False)):
+        model = LanguageModel(ModelConfig(n_embd=16, n_head=2, block_size=16, vocab_size=20, norm_place=place))  # type: ignore[arg-type]
+        assert (copying_scores(model, 0, 20) is not None) is expected
+
+
 # Heads switched off
 
 

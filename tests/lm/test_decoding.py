@@ -336,6 +336,7 @@ def test_a_prompt_beyond_the_block_is_read_whole_where_positions_allow_it(use_ca
         assert token == model(torch.tensor([whole]))[0, -1].argmax()
         whole.append(token)
     assert len(whole) == 22
+    assert len(decoding.generate(model, torch.tensor([whole[:8]]), 5, use_cache=use_cache, beyond=beyond)[0]) == 5
     learned = LanguageModel(ModelConfig(**sizes, positions="learned"))
     assert decoding.generate(learned, torch.tensor([whole[:8]]), 5, use_cache=use_cache) == [[]]
     with pytest.raises(ValueError, match="do not fit"):

@@ -60,11 +60,19 @@ def with_caches(model: LanguageModel, ids: torch.Tensor, pieces: list[int]) -> t
     return torch.cat([model(part, caches=caches) for part in ids.split(pieces, dim=1)], dim=1)
 
 
-@pytest.mark.parametrize("preset", ["small", "mingpt", "mingpt-perceiver"])
+LATENTS = {"positions": "sinusoidal", "norm_place": "post", "activation": "swiglu"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "settings"),
+    [("small", {}), ("mingpt", {}), ("mingpt-perceiver", {}), ("mingpt-perceiver", LATENTS)],
+    ids=str,
+)
 @pytest.mark.parametrize("pieces", [[5, 1, 1, 5], [1] * 12, [12]])
-def test_logits_with_caches_equal_logits_without(preset: str, pieces: list[int]) -> None:
+def test_logits_with_caches_equal_logits_without(preset: str, settings: dict[str, Any], pieces: list[int]) -> None:
     torch.manual_seed(0)
-    model = LanguageModel(resolve(preset, given={"model": {"n_layer": 3, "zero_init": False}}).model).eval()
+    given = {"model": {"n_layer": 3, "zero_init": False, **settings}}
+    model = LanguageModel(resolve(preset, given=given).model).eval()
     ids = torch.randint(0, 200, (2, 12))
     assert torch.allclose(with_caches(model, ids, pieces), model(ids), atol=1e-5)
 
@@ -222,10 +230,11 @@ def test_zero_initialised_projections_start_as_the_identity() -> None:
     assert torch.allclose(model.hidden(ids), model.norm(model.tokens(ids)))
 
 
-@pytest.mark.parametrize("n_layer", [1, 2])
-def test_wanted_tokens_are_computed_as_if_all_were(n_layer: int) -> None:
+@pytest.mark.parametrize("settings", [{"n_layer": 1}, {}, {"norm_place": "post"}, {"mlp_ratio": 0}], ids=str)
+def test_wanted_tokens_are_computed_as_if_all_were(settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model = LanguageModel(resolve("small", given={"model": {"n_layer": n_layer, "zero_init": False}}).model)
+    given = {"model": {"n_layer": 2, "zero_init": False, **settings}}
+    model = LanguageModel(resolve("small", given=given).model)
     ids, wanted = torch.randint(0, 200, (3, 9)), torch.rand(3, 9) < 0.4
     directions = torch.randn(int(wanted.sum()), model.config.n_embd)  # the squares of a normed vector have no gradient
     results = []

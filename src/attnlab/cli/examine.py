@@ -130,12 +130,10 @@ def _measure(
 
     if spaces and not tokenizer.words:
         raise UserError(f"{run.path} reads pieces or characters, which have no splitter: leave out --spaces")
-    if length is not None and not 2 <= length <= model.longest:
-        raise UserError(
-            "--length must be at least 2"
-            if length < 2
-            else f"this model reads at most {model.longest} tokens: give no larger --length, or train with rotary positions"
-        )
+    if length is not None and length < 2:
+        raise UserError(f"--length must be at least 2, not {length}")
+    if length is not None and length > model.longest:
+        raise UserError(f"this model reads at most {model.longest} tokens: give no larger --length")
     task = run.record.task
     reading: dict[str, Any] = {"longest": length or task.longest, "padded": task.padded, "spaces": spaces}
     summary: dict[str, Any] = {"corpus": corpus, **reading}

@@ -31,14 +31,14 @@ class Rows:
     """Rows of tokens that a model continues, by up to `limit` tokens.
 
     With the cache, each step computes only the new tokens; without it, everything is recomputed (the reference). Rows that
-    fill the block are continued from their last half; rows longer than it, where the model reads them, from all their tokens.
+    fill the block are continued from their last half; rows that begin so long, where the model reads them, from all of it.
     """
 
     def __init__(self, model: LanguageModel, ids: Int[Tensor, "B T"], limit: int, use_cache: bool = True) -> None:
         self.model, self.ids = model, ids.to(model.device)
         self._use_cache = use_cache
         start, self.block = ids.shape[1], model.config.block_size
-        if start > self.block:
+        if start >= self.block:
             self.block = min(model.longest, start + limit)
         self._begin(start)
 
