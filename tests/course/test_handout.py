@@ -15,7 +15,7 @@ from attnlab.course.sheets import KINDS, sheet_of
 from attnlab.design.check import parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sheets"
-SOLUTIONS = {"number": {"value"}, "predictions": {"exam"}}
+SOLUTIONS = {"number": {"value"}, "predictions": {"exam"}, "module": {"reference"}}
 SECRETS = st.integers(10**8, 10**12)
 DECIMALS = st.decimals(allow_nan=False) | st.just(Decimal("nan"))
 FORMS = ("{}", '"{}"', '"2*{}"', "[{}, 1]", '[["1 + {}"], [2]]')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def students_sheet(settings: TomlTable) -> str:
     by_hand = [task for task in settings["task"] if task.get("ask") in check.ASKS]
     secret = [task[name] for task in by_hand for name in solutions(task)]
     questions = [head, *(task for task in tasks if task.get("ask") in check.ASKS)]
-    vectors = _public_names(check.table(settings, "vectors", Path("the sheet")), questions, secret)
+    vectors = _public_names(dict(check.table(settings, "vectors", Path("the sheet"))), questions, secret)
     parts = [_lines(head), *(["[vectors]\n" + _lines(vectors)] if vectors else [])]
     return "\n".join([_HEAD + parts[0], *parts[1:], *("[[task]]\n" + _lines(task) for task in tasks)])
 
@@ -52,20 +52,20 @@ def _public(task: TomlTable) -> frozenset[str]:
     return COMMON | frozenset(kind.question if kind else ())
 
 
-def _public_names(vectors: TomlTable, questions: Sequence[TomlTable], secret: Sequence[Any]) -> TomlTable:
+def _public_names(vectors: dict[str, Any], questions: Sequence[TomlTable], secret: Sequence[Any]) -> TomlTable:
     """The names for tasks and answers, but for those that only solutions use or that equal one, and names made from those."""
-    used = {name: _names_in(value) for name, value in vectors.items()}
-
-    def all_used(names: Iterable[str]) -> set[str]:
-        known, waiting = set[str](), [name for name in names if name in used]
-        while waiting:
-            known.add(name := waiting.pop())
-            waiting += [other for other in used[name] if other in used and other not in known]
-        return known
-
-    equal = {name for name, value in vectors.items() if value in secret}
-    hidden = all_used(_names_in(secret) | equal) - all_used(_names_in(questions))
-    return {name: value for name, value in vectors.items() if not all_used([name]) & hidden}
+    asked, hidden = _names_in(questions), _names_in(secret) | {name for name in vectors if vectors[name] in secret}
+    for name, value in reversed(vectors.items()):  # a name is made from those before it
+        asked |= _names_in(value) if name in asked else set()
+        hidden |= _names_in(value) if name in hidden else set()
+    hidden -= asked
+    kept = dict[str, Any]()
+    for name, value in vectors.items():
+        if name in hidden or _names_in(value) & hidden:
+            hidden.add(name)
+        else:
+            kept[name] = value
+    return kept
 
 
 def _names_in(value: Any) -> set[str]:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,11 +21,12 @@ from attnlab.design import check, inputs
 from attnlab.design.check import Outcome, TomlTable
 from attnlab.design.expressions import Exact
 from attnlab.errors import DataError, UserError, named, unknown
-from attnlab.store import usercode
+from attnlab.store import records, usercode
 from attnlab.store.usercode import ADVICE
 
 if TYPE_CHECKING:
     from attnlab.course.classes import Training
+    from attnlab.course.modules import Expected
 
 COMMON = frozenset({"name", "ask", "text", "points"})  # settings of every task
 _SIZES = {"n_embd": 64, "n_head": 4, "length": 65, "tokens": 512}
@@ -228,14 +230,7 @@ class Mechanism:
         """Measure the class that the answer names, if it may run."""
         from attnlab.course.classes import measure
 
-        named = _CLASS.fullmatch(answer) if isinstance(answer, str) else None
-        if named is None:
-            raise UserError('give a class in a file, such as "attention.py:MyAttention"')
-        path = answers.path(named["file"])
-        if answers.code == "refused":
-            raise UserError(f"the class was not run: {ADVICE}")
-        content = usercode.read(path).content
-        measured = measure(self.job, content, path.name, named["name"], sandbox=answers.code == "sandboxed")
+        measured = measure(self.job, *_code(answer, answers), sandbox=answers.code == "sandboxed")
         report = measured.report
         if report is None:
             return fail(self, measured.ended or "nothing was measured")
@@ -251,6 +246,53 @@ class Mechanism:
         if measured.loss is not None:
             figures["loss"], sentences["loss"] = measured.loss, f"loss {measured.loss:.3f}"
         return self.levels.outcome(self.name, figures, sentences or {"": "passes the audit"})
+
+
+def _code(answer: Any, answers: Answers) -> tuple[bytes, str, str]:
+    """The content and name of a file that the student hands in, and the name of a class or function in it."""
+    named = _CLASS.fullmatch(answer) if isinstance(answer, str) else None
+    if named is None:
+        raise UserError('give a class in a file, such as "attention.py:MyAttention"')
+    path = answers.path(named["file"])
+    if answers.code == "refused":
+        raise UserError(f"the class was not run: {ADVICE}")
+    return usercode.read(path).content, path.name, named["name"]
+
+
+class Module:
+    """A task that asks for a class or function that computes the same as a reference with the same weights."""
+
+    def __init__(self, name: str, own: TomlTable, context: Context) -> None:
+        from attnlab.course.modules import Job
+
+        _check_names(own)
+        self.name, self.points = name, _number(own, "points", 1)
+        try:
+            self.job = records.convert(Job, json.loads(json.dumps(own, default=float)))
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        reference = _CLASS.fullmatch(self.job.reference)
+        if self.job.reference and not reference:
+            raise UserError('reference must be a class or function in a file, such as "solution.py:MLP"')
+        content = usercode.read(context.folder / reference["file"]).content if reference else b""
+        self.code = content, reference["name"] if reference else ""
+
+    def mark(self, answer: Any, answers: Answers) -> Outcome:
+        """Run what the answer names, if it may run, and compare."""
+        from attnlab.course.modules import compare
+
+        code, sandbox = _code(answer, answers), answers.code == "sandboxed"
+        compare(self.job, expected(self, sandbox), *code, sandbox=sandbox)
+        return Outcome(self.name, True, self.points, self.points, "equal to the reference")
+
+
+@cache
+def expected(task: Module, sandbox: bool) -> Expected:
+    """What the reference of a task computes; if it does not run, that is an error of the teacher."""
+    from attnlab.course.modules import expect
+
+    with named(task.name):
+        return expect(task.job, *task.code, sandbox=sandbox)
 
 
 def _training(own: TomlTable, folder: Path) -> Training:
@@ -272,7 +314,9 @@ KINDS = {
     **{ask: Kind(Design, question.settings, question.solution) for ask, question in check.ASKS.items()},
     "predictions": Kind(Predictions, ("accuracy",), ("exam",)),
     "mechanism": Kind(Mechanism, ("time_ratio", "loss", *_SIZES, *_TRAINING, *_LIMITS)),
+    "module": Kind(Module, ("module", "sizes", "names", "inputs", "tolerance", *_LIMITS), ("reference",)),
 }
+CLASSES = (Mechanism, Module)  # run students' code
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ _MOST_ROWS, _MOST_COLUMNS = 64, 8  # that the planes show
 _WORDS = {"name", "title", "text", "ask", "scale", "kind"}  # settings that are never files
 _ELSEWHERE = {
     "predictions": "It asks for a file of predictions: hand it in, and mark it with attnlab check.",
+    "module": "It asks for a class or a function: mark it with attnlab check.",
     "mechanism": "It asks for a class: audit one in the view Mechanisms, or mark it with attnlab check.",
 }
 
