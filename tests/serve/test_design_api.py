@@ -174,6 +174,13 @@ def test_tasks_for_files_and_code_are_shown_but_not_read(client: httpx.Client) -
     assert read["has_solutions"]
 
 
+def test_a_module_is_asked_for_but_not_run(client: httpx.Client) -> None:
+    text = '[[task]]\nask = "module"\nmodule = "mlp"\nreference = "solution.py:MLP"\n'
+    read = posted(client, "sheet", {"text": text})
+    assert "mark it with attnlab check" in read["tasks"][0]["why_not"]
+    assert "solution.py" not in read["for_students"]
+
+
 def test_students_answer_the_sheet_without_solutions(client: httpx.Client) -> None:
     text = _sheet(client, "course")
     assert posted(client, "sheet", {"text": _COURSE.read_text("utf-8")})["for_students"] == text

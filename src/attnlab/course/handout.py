@@ -18,7 +18,7 @@ from attnlab.design import check, inputs
 from attnlab.design.check import TomlTable
 
 _NAME = re.compile(r"[^\W\d]\w*")
-_WORDS = {"name", "ask", "text", "title", "points"}  # never expressions
+_WORDS = {"name", "ask", "text", "title", "points", "scale", "kind"}  # never expressions
 _HEAD = "# The sheet for students: it has no solutions.\n"
 
 
