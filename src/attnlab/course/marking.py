@@ -251,7 +251,8 @@ def mark(
 
 def judge(sheet: bytes, student: str, path: bytes, code: Code, classes: bool) -> Iterator[Outcome | str]:
     """Mark the tasks of one student in this process, those that ask for classes or all others; notes come with the others."""
-    asked, answers = _sheet_at(Path(os.fsdecode(sheet))), read_answers(student, Path(os.fsdecode(path)), code)
+    place = Path(os.fsdecode(sheet))
+    asked, answers = _sheet_at(place), read_answers(student, Path(os.fsdecode(path)), code, place.name)
     if not classes:
         yield from _notes(asked, answers)
     yield from (_mark_task(task, answers) for task in asked.tasks if isinstance(task, CLASSES) == classes)
