@@ -157,6 +157,9 @@ def test_a_new_course_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "fill in" in (course / "for-students/attention.py").read_text("utf-8").lower()
     assert "fill in" not in (course / "students/example/attention.py").read_text("utf-8").lower()
     assert "\t" not in (course / "for-students/exam.txt").read_text("utf-8")  # no answers
+    assert "3323392" in (course / "sheet.toml").read_text("utf-8")
+    for path in (course / "for-students").iterdir():
+        assert b"3323392" not in path.read_bytes(), path.name
     shutil.copytree(course / "for-students", course / "students/unfilled")
     shutil.copytree(course / "students/example", course / "students/wrong")
     answers = (course / "students/example/answers.toml").read_text("utf-8").splitlines()

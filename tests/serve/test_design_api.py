@@ -14,9 +14,11 @@ import httpx
 import pytest
 from serving import Served
 
+import attnlab
 from attnlab.cli import main
 
 _EXAMPLES = Path(__file__).parents[2] / "examples" / "sheets"
+_COURSE = Path(attnlab.__file__).parent / "course" / "template" / "sheet.toml"
 _LINE = {"keys": [[-1, 0], [0, 0], [1, 0], [0, 1]], "values": [[1, 0], [0, 1], [-1, 0], [0, -1]]}
 
 
@@ -163,12 +165,37 @@ def test_the_worked_exercise_is_marked_as_by_the_command(client: httpx.Client) -
 
 
 def test_tasks_for_files_and_code_are_shown_but_not_read(client: httpx.Client) -> None:
-    text = _sheet(client, "course")  # it names files that do not exist here
+    text = _COURSE.read_text("utf-8")  # it names files that do not exist here
     read = posted(client, "sheet", {"text": text})
     assert {task["name"] for task in read["tasks"] if task["why_not"]} == {"recall", "attention"}
     marks = posted(client, "mark", {"text": text, "answers": {"parameters": "3323392", "recall": "/etc/passwd"}})
     assert [one["name"] for one in marks["tasks"] if one["passed"]] == ["parameters"]
     assert "3323392" not in json.dumps(read)
+    assert read["has_solutions"]
+
+
+def test_a_module_is_asked_for_but_not_run(client: httpx.Client) -> None:
+    text = '[[task]]\nask = "module"\nmodule = "mlp"\nreference = "solution.py:MLP"\n'
+    read = posted(client, "sheet", {"text": text})
+    assert "mark it with attnlab check" in read["tasks"][0]["why_not"]
+    assert "solution.py" not in read["for_students"]
+
+
+def test_students_answer_the_sheet_without_solutions(client: httpx.Client) -> None:
+    text = _sheet(client, "course")
+    assert posted(client, "sheet", {"text": _COURSE.read_text("utf-8")})["for_students"] == text
+    assert "3323392" not in text
+    read = posted(client, "sheet", {"text": text})
+    assert (read["for_students"], read["has_solutions"]) == (text, False)
+    assert {task["name"] for task in read["tasks"] if task["unmarked"]} == {"parameters", "uniform loss"}
+    assert not any(task["why_not"] for task in read["tasks"] if task["unmarked"])
+    marks = posted(client, "mark", {"text": text, "answers": {"parameters": "3323392", "copy": "10*K[0]"}})
+    assert {one["name"]: one["passed"] for one in marks["tasks"]} == {"copy": True, "average": False}
+    number = '[[task]]\nask = "number"\npoints = 2\n'
+    assert posted(client, "sheet", {"text": number})["tasks"][0]["text"] == "A number."
+    assert (
+        "no task of this sheet can be marked" in posted(client, "mark", {"text": number, "answers": {}}, 422)["error"]
+    )
 
 
 @pytest.mark.parametrize("path", sorted(_EXAMPLES.glob("a*[0-9].toml")), ids=lambda path: path.stem)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import zlib
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 from xml.etree import ElementTree
@@ -333,6 +335,39 @@ def test_a_pasted_sheet_is_in_the_link(page: Any, served: Served) -> None:
     page.get_by_text("The sheet in the link is damaged").wait_for(timeout=_SLOW)
     page.goto(served.base + "/design?tab=sheet&sheet=a12&answers=damaged")
     page.get_by_text("The answers in the link are damaged").wait_for(timeout=_SLOW)
+
+
+def test_no_link_has_a_solution(page: Any, served: Served) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    _open(page, served, "/design?tab=sheet")
+    text = '[[task]]\nname = "count"\nask = "number"\nvalue = 3323392  # secret\ntolerance = 0\n'
+    page.get_by_label("file (TOML)").set_input_files(
+        {"name": "s.toml", "mimeType": "text/plain", "buffer": text.encode()}
+    )
+    page.wait_for_url(re.compile("toml="))
+    page.get_by_label("answer to count").fill("3323392")
+    page.get_by_role("button", name="Mark the answers").click()
+    page.get_by_text("1 of 1 point;").wait_for(timeout=_SLOW)
+    page.get_by_role("button", name="Copy link for students").click()
+    page.get_by_text("copied", exact=True).wait_for()
+    page.wait_for_timeout(300)
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert list(parse_qs(urlparse(link).query)) == ["tab", "toml"]
+    assert "answers" not in parse_qs(urlparse(page.url).query)  # a teacher's answers are solutions
+    for address in (link, page.url):
+        packed = parse_qs(urlparse(address).query)["toml"][0]
+        unpacked = zlib.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), -15).decode()
+        assert 'ask = "number"' in unpacked
+        assert "3323392" not in unpacked
+        assert "secret" not in unpacked
+    page.goto("about:blank")
+    page.goto(link)
+    page.get_by_text("Marked by your teacher").wait_for(timeout=_SLOW)
+    page.get_by_label("answer to count").fill("7")
+    page.wait_for_url(re.compile("answers="))  # a student's own
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as answers.toml").click()
+    assert download.value.path().read_text() == '"count" = 7\n'
 
 
 def test_planes_noise_and_tables_are_exported(page: Any, served: Served) -> None:

@@ -71,3 +71,22 @@ def course_new(folder: Annotated[Path, about("Folder to write; must not exist.")
     from attnlab.course.assignment import write_course
 
     say(*map(str, write_course(folder)), f"how to use it: {folder / 'README.md'}")
+
+
+@_course_app.command(name="sheet")
+def course_sheet(
+    sheet: Annotated[Path, about("TOML file with the tasks.")],
+    out: Annotated[Path, about("File to write; must not exist.")],
+    /,
+) -> None:
+    """Write a sheet for students: without solutions, and without comments."""
+    from attnlab.course.handout import students_sheet
+    from attnlab.course.sheets import sheet_of
+    from attnlab.design.check import read_toml
+
+    settings = read_toml(sheet)
+    sheet_of(settings, sheet)  # says what is wrong
+    refuse_existing(out)
+    with folders_above(out):
+        write_bytes(out, students_sheet(settings).encode())
+    say(f"written: {out}")

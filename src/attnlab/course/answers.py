@@ -83,14 +83,14 @@ def _is_dangling(path: Path) -> bool:
     return path.is_symlink() and not path.exists()
 
 
-def read_answers(student: str, path: Path, code: Code = "refused") -> Answers:
-    """The answers of one student, or why they cannot be read."""
+def read_answers(student: str, path: Path, code: Code = "refused", sheet: str = "sheet.toml") -> Answers:
+    """The answers of one student, or why they cannot be read; a folder may also hold the sheet, by its name."""
     own_folder = path.is_dir()
     folder = path if own_folder else path.parent
     try:
         _refuse_link(path)
         if own_folder:
-            path = _answer_file(path)
+            path = _answer_file(path, sheet)
         values = read_toml(path)
         let = table(values, "let", path)
     except UserError as error:
@@ -98,8 +98,9 @@ def read_answers(student: str, path: Path, code: Code = "refused") -> Answers:
     return Answers(student, folder, values, let, code=code, own_folder=own_folder)
 
 
-def _answer_file(folder: Path) -> Path:
+def _answer_file(folder: Path, sheet: str) -> Path:
     files = sorted(folder.glob("*.toml"))
+    files = [file for file in files if file.name != sheet] or files
     if len(files) != 1:
         raise DataError(f"the folder has {len(files)} TOML files; hand in one with the answers")
     _refuse_link(files[0])

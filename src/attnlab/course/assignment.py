@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import corpora
+from attnlab.course.handout import students_sheet
+from attnlab.design import check
 from attnlab.store.folders import refuse_existing, write_bytes
 
 _PEOPLE = "people:300"
@@ -48,6 +50,7 @@ def write_course(folder: Path) -> list[Path]:
         "sheet.toml": template("sheet.toml"),
         "for-students/assignment.ipynb": json.dumps(notebook(template("notebook.md")), indent=1, ensure_ascii=False)
         + "\n",
+        "for-students/sheet.toml": students_sheet(check.parse(template("sheet.toml"), Path("sheet.toml"))),
         "for-students/answers.toml": template("answers.toml"),
         "for-students/attention.py": template("attention.py.txt"),
         "for-students/exam.txt": "".join(f"{item.question}\n" for item in exam),

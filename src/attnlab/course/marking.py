@@ -14,7 +14,7 @@ from typing import Any
 
 from attnlab import sandbox as confinement
 from attnlab.course.answers import Answers, Code, find_answers, read_answers
-from attnlab.course.sheets import Mechanism, Sheet, Task, fail, sheet_of
+from attnlab.course.sheets import CLASSES, Module, Sheet, Task, expected, fail, sheet_of
 from attnlab.design import inputs
 from attnlab.design.check import Outcome, read_toml
 from attnlab.errors import AttnlabError, UserError, cut, one_line, unknown
@@ -225,10 +225,13 @@ def mark(
     ask for them fail.
     """
     asked, path = sheet_of(read_toml(Path(sheet)), Path(sheet)), Path(sheet).resolve()
-    classes = [task for task in asked.tasks if isinstance(task, Mechanism)]
+    classes = [task for task in asked.tasks if isinstance(task, CLASSES)]
     if classes and trust_code and sandbox and (reason := confinement.missing()):
         raise UserError(f"students' classes need a sandbox, and there is none ({reason}): {_NO_SANDBOX}")
     code: Code = "refused" if not trust_code else "sandboxed" if sandbox else "trusted"
+    for task in classes if trust_code else ():
+        if isinstance(task, Module):
+            expected(task, sandbox)
     found = find_answers([Path(answer) for answer in answers], Path(sheet))
     calls = [(os.fsencode(path), printable(name), os.fsencode(place.absolute()), code) for name, place in found.items()]
     seconds = {False: _SECONDS, True: sum(_START + task.job.seconds for task in classes)}
@@ -248,10 +251,11 @@ def mark(
 
 def judge(sheet: bytes, student: str, path: bytes, code: Code, classes: bool) -> Iterator[Outcome | str]:
     """Mark the tasks of one student in this process, those that ask for classes or all others; notes come with the others."""
-    asked, answers = _sheet_at(Path(os.fsdecode(sheet))), read_answers(student, Path(os.fsdecode(path)), code)
+    place = Path(os.fsdecode(sheet))
+    asked, answers = _sheet_at(place), read_answers(student, Path(os.fsdecode(path)), code, place.name)
     if not classes:
         yield from _notes(asked, answers)
-    yield from (_mark_task(task, answers) for task in asked.tasks if isinstance(task, Mechanism) == classes)
+    yield from (_mark_task(task, answers) for task in asked.tasks if isinstance(task, CLASSES) == classes)
 
 
 @cache

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,13 +21,17 @@ from attnlab.design import check, inputs
 from attnlab.design.check import Outcome, TomlTable
 from attnlab.design.expressions import Exact
 from attnlab.errors import DataError, UserError, named, unknown
-from attnlab.store import usercode
+from attnlab.store import records, usercode
 from attnlab.store.usercode import ADVICE
 
 if TYPE_CHECKING:
     from attnlab.course.classes import Training
+    from attnlab.course.modules import Expected
 
-_COMMON = {"name", "ask", "text", "points"}
+COMMON = frozenset({"name", "ask", "text", "points"})  # settings of every task
+_SIZES = {"n_embd": 64, "n_head": 4, "length": 65, "tokens": 512}
+_TRAINING = ("preset", "corpus", "dev", "settings")
+_LIMITS = {"seconds": 60.0, "memory": 2.0}
 _CLASS = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
@@ -54,6 +59,15 @@ class Context:
     folder: Path
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of task: how it is made, and its own settings: what is asked, and what only the teacher may see."""
+
+    make: Callable[[str, TomlTable, Context], Task]
+    question: Collection[str]
+    solution: Collection[str] = ()
+
+
 class Design:
     """A task about attention, judged in exact arithmetic; or about numbers."""
 
@@ -66,9 +80,11 @@ class Design:
         return self.task.mark(answer, answers.let)
 
 
-def _check_names(own: TomlTable, *allowed: str) -> None:
-    if extra := sorted(set(own) - _COMMON - set(allowed)):
-        raise UserError(unknown("setting", extra[0], _COMMON | set(allowed)))
+def _check_names(own: TomlTable) -> None:
+    kind = KINDS[own["ask"]]
+    known = COMMON.union(kind.question, kind.solution)
+    if extra := sorted(set(own) - known):
+        raise UserError(unknown("setting", extra[0], known))
 
 
 def _numbers(own: TomlTable, setting: str, default: float) -> list[float]:
@@ -162,7 +178,7 @@ class Predictions:
     """A task that asks for a file of predictions for an exam, one per line."""
 
     def __init__(self, name: str, own: TomlTable, context: Context) -> None:
-        _check_names(own, "exam", "accuracy")
+        _check_names(own)
         if "accuracy" not in own:
             raise UserError("accuracy must be given, as a share such as 0.2 or several")
         self.name, self.levels = name, Levels.read(own, "accuracy")
@@ -191,18 +207,15 @@ class Mechanism:
     def __init__(self, name: str, own: TomlTable, context: Context) -> None:
         from attnlab.course.classes import Job
 
-        sizes = {"n_embd": 64, "n_head": 4, "length": 65, "tokens": 512}
-        limits = {"seconds": 60.0, "memory": 2.0}
-        training = ("preset", "corpus", "dev", "settings")
-        _check_names(own, "time_ratio", "loss", *sizes, *training, *limits)
+        _check_names(own)
         self.name, self.levels = name, Levels.read(own, "time_ratio", "loss")
         self.points = self.levels.most
-        n_embd, n_head, length, tokens = (_whole(own, key, default) for key, default in sizes.items())
+        n_embd, n_head, length, tokens = (_whole(own, key, default) for key, default in _SIZES.items())
         if n_embd % n_head or length < 4:
             raise UserError("n_embd must be a multiple of n_head, and length at least 4")
-        if "loss" not in own and (extra := [key for key in training if key in own]):
+        if "loss" not in own and (extra := [key for key in _TRAINING if key in own]):
             raise UserError(f"{extra[0]} is for a task with a loss; give loss, or leave {extra[0]} out")
-        seconds, gigabytes = (_number(own, key, default) for key, default in limits.items())
+        seconds, gigabytes = (_number(own, key, default) for key, default in _LIMITS.items())
         self.job = Job(
             n_embd=n_embd,
             n_head=n_head,
@@ -217,14 +230,7 @@ class Mechanism:
         """Measure the class that the answer names, if it may run."""
         from attnlab.course.classes import measure
 
-        named = _CLASS.fullmatch(answer) if isinstance(answer, str) else None
-        if named is None:
-            raise UserError('give a class in a file, such as "attention.py:MyAttention"')
-        path = answers.path(named["file"])
-        if answers.code == "refused":
-            raise UserError(f"the class was not run: {ADVICE}")
-        content = usercode.read(path).content
-        measured = measure(self.job, content, path.name, named["name"], sandbox=answers.code == "sandboxed")
+        measured = measure(self.job, *_code(answer, answers), sandbox=answers.code == "sandboxed")
         report = measured.report
         if report is None:
             return fail(self, measured.ended or "nothing was measured")
@@ -242,6 +248,53 @@ class Mechanism:
         return self.levels.outcome(self.name, figures, sentences or {"": "passes the audit"})
 
 
+def _code(answer: Any, answers: Answers) -> tuple[bytes, str, str]:
+    """The content and name of a file that the student hands in, and the name of a class or function in it."""
+    named = _CLASS.fullmatch(answer) if isinstance(answer, str) else None
+    if named is None:
+        raise UserError('give a class in a file, such as "attention.py:MyAttention"')
+    path = answers.path(named["file"])
+    if answers.code == "refused":
+        raise UserError(f"the class was not run: {ADVICE}")
+    return usercode.read(path).content, path.name, named["name"]
+
+
+class Module:
+    """A task that asks for a class or function that computes the same as a reference with the same weights."""
+
+    def __init__(self, name: str, own: TomlTable, context: Context) -> None:
+        from attnlab.course.modules import Job
+
+        _check_names(own)
+        self.name, self.points = name, _number(own, "points", 1)
+        try:
+            self.job = records.convert(Job, json.loads(json.dumps(own, default=float)))
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        reference = _CLASS.fullmatch(self.job.reference)
+        if self.job.reference and not reference:
+            raise UserError('reference must be a class or function in a file, such as "solution.py:MLP"')
+        content = usercode.read(context.folder / reference["file"]).content if reference else b""
+        self.code = content, reference["name"] if reference else ""
+
+    def mark(self, answer: Any, answers: Answers) -> Outcome:
+        """Run what the answer names, if it may run, and compare."""
+        from attnlab.course.modules import compare
+
+        code, sandbox = _code(answer, answers), answers.code == "sandboxed"
+        compare(self.job, expected(self, sandbox), *code, sandbox=sandbox)
+        return Outcome(self.name, True, self.points, self.points, "equal to the reference")
+
+
+@cache
+def expected(task: Module, sandbox: bool) -> Expected:
+    """What the reference of a task computes; if it does not run, that is an error of the teacher."""
+    from attnlab.course.modules import expect
+
+    with named(task.name):
+        return expect(task.job, *task.code, sandbox=sandbox)
+
+
 def _training(own: TomlTable, folder: Path) -> Training:
     """How to train for a loss; preset, settings and texts are checked before any training."""
     from attnlab.course.classes import Training
@@ -257,11 +310,13 @@ def _training(own: TomlTable, folder: Path) -> Training:
     return Training(preset, corpus, dev, json.dumps(settings))
 
 
-KINDS: dict[str, Callable[[str, TomlTable, Context], Task]] = {
-    **dict.fromkeys(check.ASKS, Design),
-    "predictions": Predictions,
-    "mechanism": Mechanism,
+KINDS = {
+    **{ask: Kind(Design, question.settings, question.solution) for ask, question in check.ASKS.items()},
+    "predictions": Kind(Predictions, ("accuracy",), ("exam",)),
+    "mechanism": Kind(Mechanism, ("time_ratio", "loss", *_SIZES, *_TRAINING, *_LIMITS)),
+    "module": Kind(Module, ("module", "sizes", "names", "inputs", "tolerance", *_LIMITS), ("reference",)),
 }
+CLASSES = (Mechanism, Module)  # run students' code
 
 
 @dataclass(frozen=True)
@@ -296,4 +351,4 @@ def _task(place: int, own: Any, context: Context) -> Task:
     with named(name):
         if ask not in KINDS:
             raise UserError(unknown("ask", inputs.shown(ask), KINDS))
-        return KINDS[ask](name, own, context)
+        return KINDS[ask].make(name, own, context)

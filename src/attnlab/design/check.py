@@ -73,7 +73,7 @@ class Task:
         check_settings(own)
         self.ask = str(own["ask"])
         question = ASKS[self.ask]
-        known = {"name", "ask", "text", "points"} | _COMMON | set(question.needed) | set(question.optional)
+        known = {"name", "ask", "text", "points", *question.settings, *question.solution}
         if extra := sorted(set(own) - known):
             raise UserError(unknown("setting", inputs.shown(extra[0]), known))
         if missing := [setting for setting in question.needed if setting not in own]:
@@ -420,6 +420,12 @@ class Question(NamedTuple):
     prepare: Callable[[Task], Prepared]
     needed: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    solution: tuple[str, ...] = ()  # settings that students never see
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """The settings that are part of the question."""
+        return frozenset(_COMMON).union(self.needed, self.optional) - set(self.solution)
 
 
 ASKS = {
@@ -432,7 +438,7 @@ ASKS = {
     "edit-key": Question(_edit_key, ("query", "index"), ("target", "norm")),
     "layer": Question(_layer, (), ("tokens", "outputs")),
     "noise": Question(_noise, (), ("indices", "alpha", "varying", "varies", "heads")),
-    "number": Question(_number, ("value",), ("relative",)),
+    "number": Question(_number, ("value",), ("relative",), solution=("value",)),
     "condition": Question(_condition, ("index", "kind"), ("weight",)),
 }
 

@@ -182,15 +182,16 @@ def describe(reference: str) -> Description:
 def build(reference: str, sizes: list[int], options: dict[str, _Plain], random: bytes) -> Built:
     """Build a module."""
     _set_random_state(random)
-    return _keep(registry.find("mechanism", reference).build(*sizes, **options))
+    return keep(registry.find("mechanism", reference).build(*sizes, **options))
 
 
 def duplicate(number: int) -> Built:
     """Copy a module with its state."""
-    return _keep(copy.deepcopy(_modules[number]))
+    return keep(copy.deepcopy(_modules[number]))
 
 
-def _keep(module: Any) -> Built:
+def keep(module: Any) -> Built:
+    """Keep a module, and describe it."""
     if not callable(getattr(module, "forward", None)):
         raise TypeError(f"it must build an nn.Module, not {type(module).__name__}")
     _modules.append(module)
@@ -240,6 +241,25 @@ def forward(call: Forward) -> Answer:
         graph = max(_graphs, default=-1) + 1
         _graphs[graph] = (output, [*inputs, *dict.fromkeys(module.parameters())])
     return Answer(Array.of(output), graph, random)
+
+
+def forward_parts(call: Forward) -> dict[str, Array]:
+    """The first output of every part of a module, in the order in which a call computes them."""
+    parts = dict[str, Array]()
+
+    def watch(name: str) -> Any:
+        def record(_: Any, __: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, tuple) and output else output
+            if isinstance(first, Tensor):
+                parts.setdefault(name, Array.of(first))
+
+        return record
+
+    hooks = [part.register_forward_hook(watch(name)) for name, part in _modules[call.number].named_modules() if name]
+    forward(call)
+    for hook in hooks:
+        hook.remove()
+    return parts
 
 
 def _restore(value: _Value) -> Any:
@@ -309,9 +329,13 @@ class Remote:
         clock = ~self._child.pid << 3 | 2  # as clock_getcpuclockid of the C library computes it
         return time.clock_gettime(clock) if sys.platform == "linux" else time.perf_counter()
 
+    def reference(self, name: str) -> str:
+        """The class or function of this name, as the registry finds it in the process."""
+        return f"{self._file}:{name}"
+
     def entry(self, name: str) -> Entry:
         """The class of this name, as an entry of the registry."""
-        reference = f"{self._file}:{name}"
+        reference = self.reference(name)
         described: Description = self.call(describe, reference)
 
         def make(*sizes: int, **options: Any) -> RemoteModule:
@@ -386,6 +410,15 @@ class RemoteModule(nn.Module):
         return changed
 
     def _forward(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Tensor:
+        call, tensors = self._call(arguments, keywords)
+        return _Call.apply(self.remote, call, *tensors)  # type: ignore[no-untyped-call]
+
+    def parts(self, *arguments: Any) -> dict[str, Tensor]:
+        """The first output of every part, in the order in which a call computes them."""
+        parts = self.remote.call(forward_parts, self._call(arguments, {})[0])
+        return {name: array.tensor() for name, array in parts.items()}
+
+    def _call(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Forward, list[Tensor]]:
         self.changes_dropout |= self.dropout != self.built.dropout
         values = (*arguments, *keywords.values())
         tensors = [value for value in values if isinstance(value, Tensor)] + list(self.places.values())
@@ -404,7 +437,7 @@ class RemoteModule(nn.Module):
             random=_random_state(),
             released=released,
         )
-        return _Call.apply(self.remote, call, *tensors)  # type: ignore[no-untyped-call]
+        return call, tensors
 
 
 def _message(value: Any) -> _Value:

@@ -35,6 +35,7 @@ _MOST_ROWS, _MOST_COLUMNS = 64, 8  # that the planes show
 _WORDS = {"name", "title", "text", "ask", "scale", "kind"}  # settings that are never files
 _ELSEWHERE = {
     "predictions": "It asks for a file of predictions: hand it in, and mark it with attnlab check.",
+    "module": "It asks for a class or a function: mark it with attnlab check.",
     "mechanism": "It asks for a class: audit one in the view Mechanisms, or mark it with attnlab check.",
 }
 
@@ -209,6 +210,7 @@ class SheetTask(Struct, frozen=True):
     text: str
     points: float
     why_not: str = ""
+    unmarked: bool = False  # it can be answered, but the sheet has no solution
     tolerance: float | None = None
     scale: str = "none"
     keys: list[list[float]] | None = None
@@ -218,11 +220,13 @@ class SheetTask(Struct, frozen=True):
 
 
 class SheetTasks(Struct, frozen=True):
-    """The tasks of a sheet, in its order."""
+    """The tasks of a sheet, in its order, the sheet for students, and whether that is another one, without solutions."""
 
     title: str
     points: float
     tasks: list[SheetTask]
+    for_students: str
+    has_solutions: bool
 
 
 class TypedAnswers(Query, frozen=True):
@@ -249,17 +253,21 @@ class SheetMarks(Struct, frozen=True):
 
 
 def examples(_: Options, __: Query) -> list[Example]:
-    """The worked exercise, and the sheet of a new assignment."""
+    """The worked exercise, and the sheet that students get in a new assignment."""
+    from attnlab.course.handout import students_sheet
+    from attnlab.design import check
+
     worked = resources.files("attnlab.serve").joinpath("sheets", "a12.toml").read_text(encoding="utf-8")
     course = resources.files("attnlab.course").joinpath("template", "sheet.toml").read_text(encoding="utf-8")
     return [
         Example("a12", "A12: the worked exercise", worked),
-        Example("course", "Assignment of attnlab course new", course),
+        Example("course", "Assignment of attnlab course new", students_sheet(check.parse(course, Path("the sheet")))),
     ]
 
 
 def read_sheet(_: Options, content: SheetContent) -> SheetTasks:
     """The tasks of a sheet."""
+    from attnlab.course.handout import solutions, students_sheet
     from attnlab.course.sheets import Design
 
     with tempfile.TemporaryDirectory() as folder:
@@ -267,27 +275,37 @@ def read_sheet(_: Options, content: SheetContent) -> SheetTasks:
         answerable = iter(sheet.tasks if sheet else ())
         tasks = []
         for number, own in enumerate(settings["task"], start=1):
-            if own.get("ask") in _ELSEWHERE:
-                tasks.append(_not_here(number, own))
+            if not _is_marked(own):
+                tasks.append(_not_marked(number, own))
             else:
                 task = next(answerable)
                 assert isinstance(task, Design)
                 tasks.append(_shown(task.task))
         points = sum(task.points for task in tasks if not task.why_not)
-        return SheetTasks(str(settings.get("title", "Sheet")), points, tasks)
+        has_solutions = any(solutions(own) for own in settings["task"])
+        title, for_students = str(settings.get("title", "Sheet")), students_sheet(settings)
+        return SheetTasks(title, points, tasks, for_students, has_solutions)
 
 
-def _not_here(number: int, own: Mapping[str, Any]) -> SheetTask:
-    """A task that needs files or code: its text, and why it cannot be answered."""
+def _is_marked(own: Mapping[str, Any]) -> bool:
+    """Whether a task needs neither files nor code nor a solution that the sheet does not have."""
+    from attnlab.course.handout import is_unsolved
+
+    return own.get("ask") not in _ELSEWHERE and not is_unsolved(own)
+
+
+def _not_marked(number: int, own: Mapping[str, Any]) -> SheetTask:
+    """A task that is not marked here: its text, and why it cannot be answered if it needs files or code."""
     points = own.get("points", 1)
     numbers = points if isinstance(points, list) else [points]
     most = max((float(x) for x in numbers if isinstance(x, int | Decimal)), default=0.0)
-    name, text = str(own.get("name", f"task {number}")), str(own.get("text", ""))
-    return SheetTask(name, own["ask"], text, most, why_not=_ELSEWHERE[own["ask"]])
+    name, ask = str(own.get("name", f"task {number}")), own["ask"]
+    text, why_not = str(own.get("text", _SENTENCES.get(ask, ""))), _ELSEWHERE.get(ask, "")
+    return SheetTask(name, ask, text, most, why_not, unmarked=not why_not, hint=_HINTS.get(ask, _HINT))
 
 
 def _sheet(text: str, folder: Path) -> tuple[Mapping[str, Any], Sheet | None]:
-    """The content of a sheet, and the sheet of those tasks that need neither files nor code."""
+    """The content of a sheet, and the sheet of those tasks that are marked here."""
     from attnlab.course.sheets import sheet_of
     from attnlab.design import check
 
@@ -300,7 +318,7 @@ def _sheet(text: str, folder: Path) -> tuple[Mapping[str, Any], Sheet | None]:
     _refuse_files("the sheet", {name: value for name, value in settings.items() if name != "task"})
     kept = []
     for number, own in enumerate(tasks, start=1):
-        if own.get("ask") not in _ELSEWHERE:
+        if _is_marked(own):
             _refuse_files(f"task {own.get('name', number)}", own)
             kept.append({"name": f"task {number}", **own})
     return settings, sheet_of({**settings, "task": kept}, path) if kept else None
@@ -379,7 +397,7 @@ def mark(_: Options, answers: SheetAnswers) -> SheetMarks:
     with tempfile.TemporaryDirectory() as folder:
         sheet = _sheet(answers.text, Path(folder))[1]
         if sheet is None:
-            raise UserError("no task of this sheet can be answered here; mark it with attnlab check")
+            raise UserError("no task of this sheet can be marked here; the teacher does it with attnlab check")
         typed = {name: _as_toml(text)[1] for name, text in answers.answers.items() if text.strip()}
         marked = mark_student(sheet, Answers("page", Path(folder), typed))
     return SheetMarks(marked.points, marked.most, marked.notes, marked.outcomes)
@@ -411,7 +429,7 @@ ROUTES = (
     Route("POST", "/design/solve", Wanted, solve, "solver"),
     Route("POST", "/design/noise", NoiseSettings, noise, "solver"),
     Route("POST", "/design/proof", ProofQuery, prove, "solver"),
-    Route("GET", "/design/sheets", Query, examples),
+    Route("GET", "/design/sheets", Query, examples, "solver"),
     Route("POST", "/design/sheet", SheetContent, read_sheet, "solver"),
     Route("POST", "/design/mark", SheetAnswers, mark, "solver"),
     Route("POST", "/design/answers", TypedAnswers, write_answers, "solver"),

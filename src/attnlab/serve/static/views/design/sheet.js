@@ -1,6 +1,7 @@
 // Sheets of tasks: load one, answer it with the query of the planes or by typing, and get the marks.
 import { ApiError, get, post } from "../../lib/api.js";
 import { pack, unpack } from "../../lib/address.js";
+import { copyButton } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
 import { save } from "../../lib/report.js";
 import { shown } from "./format.js";
@@ -14,6 +15,7 @@ import { center, queryOf, shortNumber } from "./state.js";
  * @property {string} text
  * @property {number} points
  * @property {string} why_not
+ * @property {boolean} unmarked
  * @property {number | null} tolerance
  * @property {"none" | "sqrt"} scale
  * @property {number[][] | null} keys
@@ -59,6 +61,7 @@ class Card {
             h("label", { class: "typed" }, `answer to ${task.name}`, this.input),
             task.keys && h("button", { type: "button", onclick: () => this.use() }, "Use the current query"),
           ),
+      task.unmarked && h("p", { class: "quiet" }, "Marked by your teacher: this sheet has no solution of it."),
       this.outcome,
     );
   }
@@ -110,8 +113,9 @@ export class Sheet {
     this.playground = playground;
     this.changed = changed;
     this.name = state.sheet ?? ""; // of an example
-    this.packed = state.toml ?? ""; // a sheet that is no example, for the address
+    this.packed = state.toml ?? ""; // the students' sheet, for the address, if it is no example
     this.typed = state.answers ?? ""; // packed answers, one per line
+    this.hasSolutions = false; // whoever loaded it is a teacher
     this.text = "";
     this.running = new AbortController();
     /** @type {Card[]} */
@@ -125,6 +129,7 @@ export class Sheet {
     this.progress = h("p", { class: "progress", role: "status" });
     this.list = h("ol", { class: "tasks" });
     this.total = h("p", { class: "total", role: "status" });
+    this.copy = copyButton("Copy link for students", () => `${location.origin}/design?tab=sheet&toml=${this.packed}`);
     this.markButton = h("button", { type: "submit", class: "primary" }, "Mark the answers");
     this.form = h(
       "form",
@@ -135,6 +140,7 @@ export class Sheet {
         { class: "controls" },
         this.markButton,
         h("button", { type: "button", onclick: () => this.#save() }, "Save as answers.toml"),
+        this.copy,
         this.total,
       ),
     );
@@ -207,7 +213,7 @@ export class Sheet {
     const text = current();
     const packed = text ? await pack(text) : "";
     if (text !== current()) return; // more has been typed
-    this.typed = (this.name || this.packed) && packed.length + this.packed.length <= LONGEST_LINK ? packed : "";
+    this.typed = !this.hasSolutions && (this.name || this.packed) && packed.length + this.packed.length <= LONGEST_LINK ? packed : "";
     this.changed();
   }
 
@@ -229,10 +235,12 @@ export class Sheet {
     }
     await this.#tried("Reading the sheet …", async (signal) => {
       const read = await post("design/sheet", { text }, signal);
-      const packed = name ? "" : await pack(text);
+      const packed = name ? "" : await pack(read.for_students);
       this.text = text;
       this.name = name;
       this.packed = packed.length > LONGEST_LINK ? "" : packed;
+      this.hasSolutions = read.has_solutions;
+      this.copy.hidden = !this.packed;
       if (!name) this.choice.value = "";
       this.cards = read.tasks.map((/** @type {SheetTask} */ task, /** @type {number} */ i) => new Card(task, this.playground, i + 1, (card) => this.#follow(card, true), () => this.#answered()));
       this.typed = "";

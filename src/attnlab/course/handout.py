@@ -1,0 +1,106 @@
+"""The sheet that students get: the teacher's sheet without solutions.
+
+Only settings that are known to belong to a question are written, so that a solution in a comment, or under a name that no task
+reads, does not survive either.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from attnlab.course.sheets import COMMON, KINDS
+from attnlab.design import check, inputs
+from attnlab.design.check import TomlTable
+
+_NAME = re.compile(r"[^\W\d]\w*")
+_WORDS = {"name", "ask", "text", "title", "points", "scale", "kind"}  # never expressions
+_HEAD = "# The sheet for students: it has no solutions.\n"
+
+
+def solutions(task: TomlTable) -> frozenset[str]:
+    """The settings of a task that only the teacher may see."""
+    kind = KINDS.get(str(task.get("ask")))
+    return frozenset(kind.solution) & frozenset(task) if kind else frozenset()
+
+
+def is_unsolved(task: TomlTable) -> bool:
+    """Whether a task comes from a sheet for students, and cannot be marked with it."""
+    kind = KINDS.get(str(task.get("ask")))
+    return kind is not None and not frozenset(kind.solution) <= frozenset(task)
+
+
+def students_sheet(settings: TomlTable) -> str:
+    """The TOML file for students: questions only, without comments, and without names that only solutions use."""
+    of_all = {name for question in check.ASKS.values() for name in question.settings}
+    head = {name: value for name, value in settings.items() if name in {"title", *of_all}}
+    tasks = [{name: value for name, value in task.items() if name in _public(task)} for task in settings["task"]]
+    by_hand = [task for task in settings["task"] if task.get("ask") in check.ASKS]
+    secret = [task[name] for task in by_hand for name in solutions(task)]
+    questions = [head, *(task for task in tasks if task.get("ask") in check.ASKS)]
+    vectors = _public_names(dict(check.table(settings, "vectors", Path("the sheet"))), questions, secret)
+    parts = [_lines(head), *(["[vectors]\n" + _lines(vectors)] if vectors else [])]
+    return "\n".join([_HEAD + parts[0], *parts[1:], *("[[task]]\n" + _lines(task) for task in tasks)])
+
+
+def _public(task: TomlTable) -> frozenset[str]:
+    kind = KINDS.get(str(task.get("ask")))
+    return COMMON | frozenset(kind.question if kind else ())
+
+
+def _public_names(vectors: dict[str, Any], questions: Sequence[TomlTable], secret: Sequence[Any]) -> TomlTable:
+    """The names for tasks and answers, but for those that only solutions use or that equal one, and names made from those."""
+    asked, hidden = _names_in(questions), _names_in(secret) | {name for name in vectors if vectors[name] in secret}
+    for name, value in reversed(vectors.items()):  # a name is made from those before it
+        asked |= _names_in(value) if name in asked else set()
+        hidden |= _names_in(value) if name in hidden else set()
+    hidden -= asked
+    kept = dict[str, Any]()
+    for name, value in vectors.items():
+        if name in hidden or _names_in(value) & hidden:
+            hidden.add(name)
+        else:
+            kept[name] = value
+    return kept
+
+
+def _names_in(value: Any) -> set[str]:
+    """The names in the expressions of a setting; `u_t` is the transpose of u."""
+    if isinstance(value, str):
+        names = set() if Path(value).suffix.lower() in inputs.FILES else set(_NAME.findall(value))
+        return names | {name.removesuffix("_t") for name in names}
+    if isinstance(value, Mapping):
+        return _names_in([part for name, part in value.items() if name not in _WORDS])
+    return set[str]().union(*map(_names_in, value)) if isinstance(value, list) else set()
+
+
+def _lines(settings: TomlTable) -> str:
+    return "".join(f"{_key(name)} = {_toml(value)}\n" for name, value in settings.items())
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML on one line."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Decimal):
+        return str(value) if value.is_finite() else str(value).lower().replace("infinity", "inf")
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(name)} = {_toml(part)}' for name, part in value.items())}}}"
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)  # dates, whole numbers
+
+
+def _key(name: str) -> str:
+    return name if name.isascii() and _NAME.fullmatch(name) else _text(name)
+
+
+def _text(text: str) -> str:
+    """Text in quotes; JSON's escapes are TOML's, but for one character that JSON leaves as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

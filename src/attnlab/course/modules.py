@@ -1,0 +1,224 @@
+"""Compare a module or function that students hand in with a reference of the same weights and inputs.
+
+Students' code and the reference run in sandboxed processes of their own (attnlab.measure.remote). Only tensors cross the
+border; they are drawn and compared here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from attnlab import registry
+from attnlab.config import ModelConfig
+from attnlab.course.assignment import template
+from attnlab.errors import UserError, unknown
+from attnlab.lm.model import LanguageModel
+from attnlab.measure import remote
+from attnlab.measure.remote import Remote, RemoteModule
+from attnlab.supervisor import ChildError
+
+_Size = Annotated[int, msgspec.Meta(ge=1)]
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_SIZES = {"n_embd": 32, "n_head": 4, "n_layer": 2, "block_size": 16, "vocab_size": 50}
+_GPT = {"positions": "learned", "norm": "layer", "qk_norm": False, "activation": "gelu", "bias": True}
+_ARGUMENTS: dict[str, tuple[str, ...]] = {  # of the constructors of parts for which attnlab has a reference
+    "mlp": ("n_embd",),
+    "attention": ("n_embd", "n_head", "block_size"),
+    "block": ("n_embd", "n_head", "block_size"),
+    "model": ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"),
+    "loss": (),
+    "generate": (),
+}
+_OF_TEACHERS = ("class", "function")
+_FUNCTIONS = ("loss", "generate", "function")
+_SHOWN = 4  # names in a message
+
+
+class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A random tensor among the inputs: normal, or whole numbers if they are `below` a limit."""
+
+    shape: list[_Size]
+    below: _Size | None = None
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What students' modules are compared with, and how both are built and called."""
+
+    module: str
+    reference: str = ""  # a class or function in a file
+    sizes: dict[str, bool | int | float | str] = {}
+    names: dict[str, str] = {}  # of students' parameters, where they are not those of the reference
+    inputs: list[Random | int | float] = []
+    tolerance: _Positive = 1e-5
+    seconds: _Positive = 60.0
+    memory: _Positive = 2.0  # GB
+
+    def __post_init__(self) -> None:
+        """Raise an error for settings that do not fit each other."""
+        known = {*_SIZES, *(field.name for field in fields(ModelConfig))}
+        if self.module not in (*_ARGUMENTS, *_OF_TEACHERS):
+            raise UserError(unknown("module", self.module, [*_ARGUMENTS, *_OF_TEACHERS]))
+        if self.module in _OF_TEACHERS and not (self.reference and self.inputs):
+            raise UserError(f"a {self.module} needs a reference, and inputs such as [{{shape = [2, 16, 32]}}]")
+        if not self.reference and (extra := sorted(set(self.sizes) - known)):
+            raise UserError(unknown("size", extra[0], known))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        sizes = _SIZES | self.sizes
+        return {name: sizes[name] for name in _ARGUMENTS.get(self.module, self.sizes)}
+
+    def draw(self) -> list[Any]:
+        """The inputs."""
+        generator, sizes = torch.Generator().manual_seed(2), _SIZES | self.sizes
+        width, vocabulary, length = (int(sizes[name]) for name in ("n_embd", "vocab_size", "block_size"))
+        tokens = Random([2, length], vocabulary)
+        called_with: dict[str, list[Any]] = {
+            "model": [tokens],
+            "loss": [Random([2, length, vocabulary]), tokens],
+            "generate": [Random([2, 4], vocabulary), 8],
+        }
+
+        def drawn(x: Random) -> Tensor:
+            if x.below is None:
+                return torch.randn(x.shape, generator=generator)
+            return torch.randint(x.below, x.shape, generator=generator)
+
+        inputs = self.inputs or called_with.get(self.module, [Random([2, length, width])])
+        return [drawn(x) if isinstance(x, Random) else x for x in inputs]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The weights of the reference by name, and the outputs of the reference and of its parts."""
+
+    weights: Mapping[str, Tensor]
+    output: Tensor
+    parts: dict[str, Tensor]
+
+
+class _Function(nn.Module):
+    """A function as a module; with a model, that is its first argument."""
+
+    def __init__(self, function: Callable[..., Any], model: nn.Module | None) -> None:
+        super().__init__()
+        self.function, self.model = function, model
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs) if self.model is None else self.function(self.model, *inputs)
+
+
+def take(reference: str, model: dict[str, Any]) -> remote.Built:
+    """In the other process: take a function as a module, with a language model of these settings if there are any."""
+    remote.describe(reference)
+    function = registry.find("mechanism", reference).build
+    return remote.keep(_Function(function, LanguageModel(ModelConfig(**model)) if model else None))
+
+
+def _built(job: Job, process: Remote, name: str, arguments: dict[str, Any]) -> RemoteModule:
+    if job.module not in _FUNCTIONS:
+        built: RemoteModule = process.entry(name).build(**arguments)
+        return built
+    model = _GPT | _SIZES | job.sizes if job.module == "generate" else {}
+    return RemoteModule(process, process.call(take, process.reference(name), model))
+
+
+def _weights(module: RemoteModule) -> dict[str, nn.Parameter]:
+    return dict(module.original.named_parameters(remove_duplicate=False))
+
+
+@contextmanager
+def _faults(process: Remote, what: str) -> Iterator[None]:
+    """Errors of the code as mistakes of whoever wrote it."""
+    try:
+        yield
+    except (ChildError, UserError) as error:
+        raise UserError(f"{what}{process.ended or error}") from None
+    except Exception as error:
+        raise UserError(f"{what}{process.ended or f'it raises {type(error).__name__}: {error}'}") from None
+
+
+def expect(job: Job, content: bytes, name: str, sandbox: bool) -> Expected:
+    """Run the reference with random weights, so that biases and gains matter too."""
+    own, arguments = not content, job.arguments if content else _GPT | _SIZES | job.sizes
+    content, name = (template("reference.py.txt").encode(), job.module) if own else (content, name)
+    process = Remote("reference.py", content, job.seconds, int(1e9 * job.memory), sandbox)
+    with process, _faults(process, f"the reference '{name}' does not run: "), torch.no_grad():
+        module, generator = _built(job, process, name, arguments), torch.Generator().manual_seed(1)
+        weights = _weights(module)
+        for weight in dict.fromkeys(weights.values()):
+            width = weight.shape[-1] if weight.ndim > 1 else 1
+            weight.copy_(torch.randn(weight.shape, generator=generator) / width**0.5)
+        return Expected(weights, *_run(module, job))
+
+
+def compare(job: Job, expected: Expected, content: bytes, file: str, name: str, sandbox: bool) -> None:
+    """Raise an error that says how a student's class or function differs from the reference."""
+    torch.set_num_threads(1)
+    process = Remote(file, content, job.seconds, int(1e9 * job.memory), sandbox)
+    with process, _faults(process, ""), torch.no_grad():
+        module = _built(job, process, name, job.arguments)
+        given, known = _weights(module), {_renamed(key, job): weight for key, weight in expected.weights.items()}
+        _check_weights(given, known)
+        for key, weight in given.items():
+            weight.copy_(known[key])
+        output, parts = _run(module, job)
+    if difference := _difference("output", output, expected.output, job):
+        common = ((_renamed(key, job), part) for key, part in expected.parts.items())
+        off = (key for key, part in common if key in parts and _difference("", parts[key], part, job))
+        part = next(off, "")
+        raise UserError(difference + f"; the first module output that differs is `{part}`" * bool(part))
+
+
+def _run(module: RemoteModule, job: Job) -> tuple[Tensor, dict[str, Tensor]]:
+    torch.manual_seed(0)
+    output = module.eval()(*job.draw())
+    torch.manual_seed(0)
+    return output, module.parts(*job.draw())
+
+
+def _renamed(name: str, job: Job) -> str:
+    """The student's name of a parameter or part of the reference."""
+    parts = "|".join(re.escape(part) for part in sorted(job.names, key=len, reverse=True))
+    return re.sub(rf"(?<![^.])({parts})(?![^.])", lambda match: job.names[match[0]], name) if parts else name
+
+
+def _check_weights(given: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> None:
+    """Raise an error if parameters are missing, not expected, of another shape, or one where the reference has two."""
+    faults = []
+    for words, some, others in (("missing", known, given), ("not expected", given, known)):
+        if names := [f"{name} ({_shape(some[name])})" for name in some if name not in others]:
+            faults.append(f"{words}: {', '.join(names[:_SHOWN])}{', ...' * (len(names) > _SHOWN)}")
+    if faults:
+        raise UserError(f"parameters {'; '.join(faults)}")
+    first = dict[Tensor, str]()
+    for name, weight in given.items():
+        if weight.shape != known[name].shape:
+            raise UserError(f"parameter {name} has shape {_shape(weight)} instead of {_shape(known[name])}")
+        if known[other := first.setdefault(weight, name)] is not known[name]:
+            raise UserError(f"parameters {other} and {name} are the same; make them two")
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "one number"
+
+
+def _difference(name: str, given: Tensor, wanted: Tensor, job: Job) -> str:
+    if given.shape != wanted.shape:
+        return f"{name} has shape {_shape(given)} instead of {_shape(wanted)}"
+    x, y = given.double(), wanted.double()
+    off = (~torch.isclose(x, y, rtol=job.tolerance, atol=job.tolerance, equal_nan=True)).nonzero()
+    if not len(off):
+        return ""
+    place = tuple(off[0].tolist())
+    where = f"{name}[{', '.join(map(str, place))}]" if place else name
+    return f"{where}: {x[place]:.6g} instead of {y[place]:.6g}; shapes equal, {len(off)} of {x.numel()} values differ"
