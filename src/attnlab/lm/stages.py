@@ -288,6 +288,9 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
     for name in dict.fromkeys(config.model.mechanisms):
         if defect := registry.find("mechanism", name).defect:
             show.line(f"{name} is wrong on purpose, its loss is invalid: {defect}")
+    for convention in dict.fromkeys(getattr(mechanism, "convention", "") for mechanism in model.mechanisms):
+        if convention:
+            show.line(convention)
     dev = _dev_set(config, sources, task, tokenizer, show)
     if config.train.patience and not dev:
         raise UserError("train.patience needs held-out data to stop by: give --dev")
