@@ -219,10 +219,7 @@ def _options(command: App) -> set[str]:
 
 
 def _fail(message: str, code: int, notes: Sequence[str] = ()) -> None:
-    """Print one line, and code to copy if there is any, on standard error and exit.
-
-    Of several processes the first prints, or the one that started them.
-    """
+    """Print one line and code to copy on standard error, and exit; of several processes the first, or their parent, prints."""
     line = printable(cut(message, _LONGEST)).replace("\n", "\\n")
     if "ATTNLAB_FAILURE" in os.environ:
         from attnlab.lm.processes import record_failure

@@ -205,7 +205,7 @@ def _keep(module: Any) -> Built:
         takes=tuple(arguments_of(module)),
         has_cache=hasattr(module, "new_cache"),
         dropout=dropout_of(module),
-        convention=getattr(module, "convention", ""),
+        convention=getattr(module, "attnlab_convention", ""),
         random=_random_state(),
     )
 
@@ -336,7 +336,7 @@ class RemoteModule(nn.Module):
     def __init__(self, remote: Remote, built: Built) -> None:
         super().__init__()
         self.remote, self.built, self.dropout, self.changes_dropout = remote, built, built.dropout, False
-        self.convention = built.convention
+        self.attnlab_convention = built.convention
         _set_random_state(built.random)
         self.original = self._mirror()
         self.places = {weight.place: remote.weights[weight.place] for weight in built.weights}

@@ -32,7 +32,7 @@ _NAMES = {
     " num_key_value_heads",
     "head_width": "head_dim head_size dim_head d_head d_k d_v",
     "block_size": "block_size context_length context_size n_ctx n_positions max_len max_length max_seq_len max_seq_length"
-    " max_position_embeddings seq_len seq_length sequence_length",
+    " max_position_embeddings seq_len seq_length sequence_length length",
     "dropout": "dropout dropout_rate dropout_prob dropout_p drop_rate pdrop attn_pdrop resid_pdrop embd_pdrop attn_dropout"
     " resid_dropout attention_dropout attention_probs_dropout_prob hidden_dropout_prob",
     "bias": "bias use_bias qkv_bias attn_bias attention_bias",
@@ -63,7 +63,7 @@ _MASKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "True where hidden": lambda seen, _: ~seen,
     "0 where visible, -inf where hidden": lambda seen, x: x.new_zeros(seen.shape).masked_fill(~seen, -torch.inf),
 }
-_BLOCK, _ROWS = 16, 2  # of the small copy
+_BLOCK = 16  # of the small copy
 _ROUNDING = 1e-4  # of the range of outputs
 
 
@@ -76,6 +76,11 @@ def tensor_of(answer: Any) -> Tensor:
     if not isinstance(answer, Tensor):
         raise UserError(f"the output must be a tensor (B T D), and is {type(answer).__name__}")
     return answer
+
+
+def conventions_of(module: nn.Module) -> list[str]:
+    """What was recognised of the classes in a module, each once."""
+    return [*dict.fromkeys(said for part in module.modules() if (said := getattr(part, "attnlab_convention", "")))]
 
 
 class Config:
@@ -177,7 +182,6 @@ class _Convention:
 
     def settle(self, sizes: Sequence[int], shared: Mapping[str, Any]) -> None:
         """Choose the mask with a small module, once, and describe the convention; random numbers are not affected."""
-        leaks, several, failures = dict[Any, float](), False, list[Exception]()
         with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
             torch.manual_seed(0)
             module = self.cls.__new__(self.cls)
@@ -186,31 +190,29 @@ class _Convention:
                 if not weight.any():  # a gate that training opens must not hide what is behind it
                     nn.init.normal_(weight)
             tokens = min(7 if sizes[1] != 7 else 6, sizes[2])  # not the heads, so that a mask does not fit by chance
-            x = torch.randn(_ROWS, tokens, sizes[0])
-            for form in self.forms:
-                self.form = form
-                try:
-                    several = not isinstance(self.call(module, x), Tensor)
-                    leaks[form] = self._leak(module, x)
-                except Exception as error:  # whatever a user's class may raise
-                    failures.append(error)
-                if leaks.get(form, torch.inf) <= _ROUNDING:
-                    break
+            several = self._choose(module, torch.randn(2, tokens, sizes[0]))
+        self.says = self._description(built, several)
+
+    def _choose(self, module: nn.Module, x: Tensor) -> bool:
+        """Choose the mask under which early outputs move least when later tokens change; whether outputs are several."""
+        leaks, several, failures, kept = dict[Any, float](), False, list[Exception](), max(1, x.shape[1] // 2)
+        changed = torch.cat([x[:, :kept], x.flip(0)[:, kept:]], 1)
+        for form in self.forms:
+            self.form = form
+            try:
+                answers = [self.call(module, text) for text in (x, changed)]
+                y, moved = map(tensor_of, answers)
+                leak = (y - moved)[:, :kept].abs().max() / y.abs().max().clamp_min(1e-30)
+            except Exception as error:  # whatever a user's class may raise
+                failures.append(error)
+                continue
+            leaks[form], several = leak.nan_to_num(torch.inf).item(), not isinstance(answers[0], Tensor)
+            if leak <= _ROUNDING:
+                break
         if not leaks and (self.mask or not self.native):
             raise self.error(f"forward raises {one_line(failures[0])}") from failures[0]
         self.form = min(leaks, key=lambda form: leaks[form], default=None)
-        self.says = self._description(built, several)
-
-    def _leak(self, module: nn.Module, x: Tensor) -> float:
-        """How far the first outputs move when the last tokens change."""
-        kept = max(1, x.shape[1] // 2)
-        y, moved = (
-            tensor_of(self.call(module, text)) for text in (x, torch.cat([x[:, :kept], x.flip(0)[:, kept:]], 1))
-        )
-        if y.shape[:2] != x.shape[:2]:
-            raise UserError(f"the output has the shape {tuple(y.shape)}, for an input of {tuple(x.shape)}")
-        leak = (y - moved)[:, :kept].abs().max() / y.abs().max().clamp_min(1e-30)
-        return leak.item() if y.isfinite().all() else torch.inf
+        return several
 
     def _description(self, built: str, several: bool) -> str:
         """What was recognised, in one line; empty if there is nothing to say."""
@@ -250,22 +252,18 @@ def _is_native(cls: type[nn.Module]) -> bool:
         inspect.signature(cls).bind(*_SIZES)
     except TypeError:
         return False
-    first = [each for each in _named(cls) if each.kind is not each.KEYWORD_ONLY]
+    first = [each for each in _named(cls) if each.kind is not each.KEYWORD_ONLY][: len(_SIZES)]
+    foreign = any(each.name in _MEANINGS.keys() - {*_SIZES} for each in first)  # then unknown names mean anything
     pairs = zip(first, _SIZES, strict=False)
-    return all(_MEANINGS.get(each.name, size if each.default is each.empty else "") == size for each, size in pairs)
-
-
-def _keeps_contract(cls: type[nn.Module]) -> bool:
-    """Whether `forward` is that of a mechanism, or missing."""
-    names = [each.name for each in _named(cls.forward)]
-    cached = "cache" in names and hasattr(cls, "new_cache")
-    return issubclass(cls, Attention) or len(names) < 2 or "padding" in names or cached
+    return all(_MEANINGS.get(p.name, "" if foreign or p.default is not p.empty else size) == size for p, size in pairs)
 
 
 @functools.cache
 def adapt(cls: type[Any]) -> type[Any]:
     """The class itself if it keeps the contract, else a subclass that does; what is not recognised is an error."""
-    if not issubclass(cls, nn.Module) or _keeps_contract(cls):
+    names = [each.name for each in _named(cls.forward)] if issubclass(cls, nn.Module) else []
+    contract = "padding" in names or ("cache" in names and hasattr(cls, "new_cache"))
+    if len(names) < 2 or contract or issubclass(cls, Attention):  # without names, it has no forward
         return cls
     convention = _Convention(cls)
 
@@ -279,7 +277,7 @@ def adapt(cls: type[Any]) -> type[Any]:
             return tensor_of(convention.call(self, x))
 
         @property
-        def convention(self) -> str:
+        def attnlab_convention(self) -> str:
             return convention.says or ""
 
     functools.update_wrapper(Adapted.__init__, cls.__init__)

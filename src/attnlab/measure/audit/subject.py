@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnlab.errors import ConfigError, UserError
 from attnlab.lm.devices import check_precision
 from attnlab.lm.model import Packing, arguments_of
-from attnlab.mechanisms.conventions import tensor_of
+from attnlab.mechanisms.conventions import conventions_of, tensor_of
 from attnlab.registry import Entry
 
 CONDITIONS = ("repeated tokens", "inference mode", "float64", "autocast")
@@ -241,8 +241,7 @@ def all_forms(entry: Entry, sizes: tuple[int, int, int]) -> tuple[list[Subject],
                 raise
             notes.append(f"not audited as {form}: {error}")
             continue
-        if said := getattr(built, "convention", ""):
-            notes = [*dict.fromkeys([said, *notes])]
+        notes += conventions_of(built) if seed == 0 else []
         module = own_copy(built, dropout=shared is _DROPPING)
         if seed:
             randomize_zero_init(module)

@@ -24,6 +24,7 @@ from attnlab import ops, registry
 from attnlab.errors import AttnlabWarning, ConfigError, UserError
 from attnlab.inside.taps import Tap
 from attnlab.measure.bench import NAIVE, SDPA
+from attnlab.mechanisms.conventions import conventions_of
 from attnlab.mechanisms.heads import Attention
 
 Path = Literal["fast", "reference"]
@@ -152,7 +153,7 @@ def choose_cases(names: Sequence[str], like: Case, references: bool = True) -> t
                 raise
             refused[name] = str(error)
             continue
-        if convention := getattr(module, "convention", ""):
+        for convention in conventions_of(module):
             warnings.warn(convention, AttnlabWarning, stacklevel=2)
         case = replace(case, whole=like.whole or not _takes_queries(module))
         cases.append(case)
