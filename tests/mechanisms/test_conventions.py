@@ -22,7 +22,7 @@ from attnlab.errors import AttnlabWarning, ConfigError
 from attnlab.lm import progress, stages
 from attnlab.lm.model import load_model
 from attnlab.lm.train import Step
-from attnlab.measure.audit import CHECKS, audit_mechanism
+from attnlab.measure.audit import CHECKS, audit_mechanism, audit_module
 from attnlab.measure.bench.cases import Case, choose_cases
 from attnlab.mechanisms.conventions import Config, adapt, tensor_of
 from verbs import call
@@ -172,7 +172,9 @@ class Killed(Exception):
     """Ends a training as kill -9 would, since nothing catches it."""
 
 
-def test_classes_are_trained_saved_resumed_and_loaded_with_their_code(file: Path, tmp_path: Path) -> None:
+def test_classes_are_trained_saved_resumed_and_loaded_with_their_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(SOURCE, "utf-8")
     names = ("MinGPT", "NanoGPT", "Infinite", "Annotated", "HuggingFace", "Torch")
@@ -201,10 +203,12 @@ def test_classes_are_trained_saved_resumed_and_loaded_with_their_code(file: Path
     (one, _), (other, _) = load_model(resumed.path), load_model(whole.path)
     assert torch.equal(one(ids), other(ids))
     assert [type(part).__name__ for part in one.mechanisms] == list(names)
+    monkeypatch.setattr("attnlab.measure.audit.CHECKS", {"repeat": CHECKS["repeat"]})
+    assert audit_module(one, length=4).notes == tuple(f"{name}: {HANDS[name][2]}" for name in names)
 
 
 @pytest.mark.processes
-def test_a_class_in_the_sandbox_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_in_the_sandbox_is_recognised() -> None:
     job = Job(12, 2, 9, seconds=60)
     for name in ("MinGPT", "Torch"):
         measured = measure(job, SOURCE.encode(), "attention.py", name, sandbox=not sandbox.missing())

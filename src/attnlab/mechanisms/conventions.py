@@ -2,9 +2,9 @@
 
     adapt(CausalSelfAttention)     a subclass that is built as Mechanism(n_embd, n_head, block_size) and called as forward(x)
 
-Sizes are recognised by the names of parameters and of the fields of a `config`. Which mask a class needs is found by calling a
-small copy of it: the first under which no output depends on later tokens, or else the one with the smallest leak, which the
-audit then finds. Classes that keep the contract of attnlab.mechanisms are left as they are.
+Sizes are recognised by the names of parameters and of the fields of a `config`. Which mask a class needs is found by calling
+a copy of it on a short text: the first under which no output depends on later tokens, or else the one with the smallest leak,
+which the audit then finds. Classes that keep the contract of attnlab.mechanisms are left as they are.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ _MASKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "True where hidden": lambda seen, _: ~seen,
     "0 where visible, -inf where hidden": lambda seen, x: x.new_zeros(seen.shape).masked_fill(~seen, -torch.inf),
 }
-_BLOCK = 16  # of the small copy
 _ROUNDING = 1e-4  # of the range of outputs
 
 
@@ -181,11 +180,11 @@ class _Convention:
         return self.cls.forward(module, x, **arguments)
 
     def settle(self, sizes: Sequence[int], shared: Mapping[str, Any]) -> None:
-        """Choose the mask with a small module, once, and describe the convention; random numbers are not affected."""
+        """Choose the mask with a copy, on a short text, and describe the convention; random numbers are not affected."""
         with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
             torch.manual_seed(0)
             module = self.cls.__new__(self.cls)
-            built = self.build(module, (*sizes[:2], min(sizes[2], _BLOCK)), shared)
+            built = self.build(module, sizes, shared)
             for weight in module.eval().parameters():
                 if not weight.any():  # a gate that training opens must not hide what is behind it
                     nn.init.normal_(weight)
