@@ -184,11 +184,15 @@ def test_links_of_the_documents_lead_somewhere() -> None:
 
 def test_a_mechanism_of_ones_own_is_as_easy_as_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs/your-own.md").read_text(encoding="utf-8")
-    block, *_ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    block, theirs, *_ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "my_file.py").write_text(block)
+    (tmp_path / "attention.py").write_text(theirs)
     monkeypatch.chdir(tmp_path)
     assert attnlab.audit_mechanism("my_file.py:MyAttention", length=97).verdict == "pass"
-    (command,) = re.findall(r"^attnlab (pretrain .*)$", page, flags=re.MULTILINE)
+    report = attnlab.audit_mechanism("attention.py:CausalSelfAttention", length=9)
+    assert report.verdict == "pass"
+    assert report.notes[0] in " ".join(page.split())
+    command, _ = re.findall(r"^attnlab (pretrain .*)$", page, flags=re.MULTILINE)
     words = shlex.split(command)
     words[words.index("people:300")] = "people:60"
     words[words.index("--train.epochs") + 1] = "1"

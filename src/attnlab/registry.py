@@ -273,7 +273,11 @@ def load_file(reference: str, kind: Kind) -> Entry:
     build = getattr(module, name)
     if not callable(build):
         raise ConfigError(f"{source.path}: '{name}' is not a class but {build!r:.40}")
-    return next((entry for entry in registered if entry.build is build), Entry(kind, reference, build))
+    if entry := next((entry for entry in registered if entry.build is build), None):
+        return entry
+    if kind == "mechanism" and inspect.isclass(build):  # by name, since tasks and studies never import torch
+        build = importlib.import_module("attnlab.mechanisms.conventions").adapt(build)
+    return Entry(kind, reference, build)
 
 
 def _execute(source: usercode.Source) -> tuple[ModuleType, list[Entry]]:

@@ -429,7 +429,8 @@ def _answer(call: Call, connection: socket.socket) -> Done | Failed:
             return Done(value)
     except BaseException as error:  # whatever foreign code may raise
         out_of_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
-        message = str(error) if isinstance(error, AttnlabError) else " ".join(str(error).split())
+        notes = getattr(error, "__notes__", ())
+        message = "\n".join((str(error), *notes)) if isinstance(error, AttnlabError) else " ".join(str(error).split())
         return Failed(type(error).__name__, message, out_of_memory)
 
 

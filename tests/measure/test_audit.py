@@ -46,7 +46,8 @@ from attnlab.measure.audit.leaks import (
     opposite_tokens,
     worst,
 )
-from attnlab.measure.audit.subject import NotTested, Subject, dropout_of, own_copy, randomize_zero_init, tensor_of
+from attnlab.measure.audit.subject import NotTested, Subject, dropout_of, own_copy, randomize_zero_init
+from attnlab.mechanisms.conventions import tensor_of
 from attnlab.store import records
 from attnlab.store.folders import write_folder
 from attnlab.store.runs import Run, RunRecord
@@ -546,7 +547,7 @@ class Twice(nn.Module):
     def forward(self, x):
         return self.mix(x)
 class Odd(nn.Module):
-    def __init__(self, config):
+    def __init__(self, folder):
         super().__init__()
 model = nn.Sequential(nn.Linear(32, 16), nn.GELU(), nn.Linear(16, 32))
 """

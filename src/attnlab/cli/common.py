@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     except NotARun as error:
         _fail(f"{error}{_advice(error.folder) if error.folder else ''}", error.exit_code)
     except AttnlabError as error:
-        _fail(str(error), error.exit_code)
+        _fail(str(error), error.exit_code, getattr(error, "__notes__", ()))
     except KeyboardInterrupt:
         _fail("stopped; continue an unfinished run with: attnlab resume FOLDER", 130)
     except BrokenPipeError:
@@ -218,13 +218,13 @@ def _options(command: App) -> set[str]:
     return {name for argument in arguments if argument.parse for name in argument.names}
 
 
-def _fail(message: str, code: int) -> None:
-    """Print one line on standard error and exit; of several processes the first prints, or the one that started them."""
+def _fail(message: str, code: int, notes: Sequence[str] = ()) -> None:
+    """Print one line and code to copy on standard error, and exit; of several processes the first, or their parent, prints."""
     line = printable(cut(message, _LONGEST)).replace("\n", "\\n")
     if "ATTNLAB_FAILURE" in os.environ:
         from attnlab.lm.processes import record_failure
 
         record_failure(code, line)
     elif is_main_process():
-        sys.stderr.write(f"attnlab: {line}\n")
+        sys.stderr.write("\n".join((f"attnlab: {line}", *map(printable, notes), "")))
     sys.exit(code)

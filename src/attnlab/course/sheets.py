@@ -237,7 +237,7 @@ class Mechanism:
         if report.verdict != "pass":
             faults = report.faults or report.untested
             reasons = "; ".join(f"{check}: {reason}" for check, reason in faults.items())
-            message = f"the verdict of the audit is '{report.verdict}': {reasons}"
+            message = "; ".join([f"the verdict of the audit is '{report.verdict}': {reasons}", *report.notes])
             return replace(fail(self, message), value=f"audit: {', '.join(faults)}")
         figures, sentences = dict[str, float](), dict[str, str]()
         if measured.time_ratio is not None:
@@ -245,7 +245,8 @@ class Mechanism:
             sentences["time_ratio"] = f"{measured.time_ratio:.2f} times the time of dot"
         if measured.loss is not None:
             figures["loss"], sentences["loss"] = measured.loss, f"loss {measured.loss:.3f}"
-        return self.levels.outcome(self.name, figures, sentences or {"": "passes the audit"})
+        notes = {note: note for note in report.notes}
+        return self.levels.outcome(self.name, figures, (sentences or {"": "passes the audit"}) | notes)
 
 
 def _code(answer: Any, answers: Answers) -> tuple[bytes, str, str]:

@@ -30,6 +30,7 @@ from attnlab.lm.progress import QUIET, Show, require_packages
 from attnlab.lm.tokenizers import LengthBar, Tokenizer, count_words, word_lengths
 from attnlab.lm.train import Trainer, choose_threads
 from attnlab.machine import cores, retain_freed_memory
+from attnlab.mechanisms.conventions import conventions_of
 from attnlab.store import usercode
 from attnlab.store.folders import locked, refuse_existing
 from attnlab.store.runs import FORMAT, DataSource, Run, RunRecord, movable, unused_path
@@ -288,6 +289,8 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
     for name in dict.fromkeys(config.model.mechanisms):
         if defect := registry.find("mechanism", name).defect:
             show.line(f"{name} is wrong on purpose, its loss is invalid: {defect}")
+    for convention in conventions_of(model):
+        show.line(convention)
     dev = _dev_set(config, sources, task, tokenizer, show)
     if config.train.patience and not dev:
         raise UserError("train.patience needs held-out data to stop by: give --dev")

@@ -507,7 +507,7 @@ class Trainer:
                 examples = [epoch[index] for index in batches[0]]
             with eval_mode(self.model), torch.no_grad():  # the last step may have been too large
                 finite = math.isfinite(self._loss(self.loss, examples))
-            if not finite or not all(tensor.isfinite().all() for tensor in self.model.state_dict().values()):
+            if not finite or not all(weight.isfinite().all() for weight in self.model.parameters()):
                 raise Diverged(
                     f"the model is not finite after step {self.at.step}: train again with a lower --train.lr"
                 )

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from attnlab import registry
 from attnlab.errors import AttnlabError, ConfigError
 from attnlab.lm.model import arguments_of
-from attnlab.measure.audit.subject import dropout_of, set_dropout, tensor_of
+from attnlab.measure.audit.subject import dropout_of, set_dropout
+from attnlab.mechanisms.conventions import tensor_of
 from attnlab.registry import Entry
 from attnlab.supervisor import Child, ChildError, Limits, Raised
 
@@ -94,6 +95,7 @@ class Built:
     takes: tuple[str, ...]  # arguments of its forward
     has_cache: bool
     dropout: float
+    convention: str  # what was recognised of the class
     random: bytes
 
 
@@ -204,6 +206,7 @@ def keep(module: Any) -> Built:
         takes=tuple(arguments_of(module)),
         has_cache=hasattr(module, "new_cache"),
         dropout=dropout_of(module),
+        convention=getattr(module, "attnlab_convention", ""),
         random=_random_state(),
     )
 
@@ -357,6 +360,7 @@ class RemoteModule(nn.Module):
     def __init__(self, remote: Remote, built: Built) -> None:
         super().__init__()
         self.remote, self.built, self.dropout, self.changes_dropout = remote, built, built.dropout, False
+        self.attnlab_convention = built.convention
         _set_random_state(built.random)
         self.original = self._mirror()
         self.places = {weight.place: remote.weights[weight.place] for weight in built.weights}

@@ -29,6 +29,7 @@ from attnlab.machine import cores
 from attnlab.measure.audit import questions
 from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, not_long, worst
 from attnlab.measure.audit.subject import NotTested, Subject, all_forms, dropout_of, own_copy, randomize_zero_init
+from attnlab.mechanisms.conventions import conventions_of
 from attnlab.report.document import Block, Cell, Column, Document, Facts, Row, Section, Table, Text
 from attnlab.report.words import plural
 from attnlab.store import records
@@ -293,7 +294,7 @@ def audit_module(
         def ties(tokens: int) -> Finding:
             return questions.tied(plain, lambda: subjects[0].run(subjects[0].draw(2, tokens)))
 
-        return _audit(name, subjects, length, ties, defect)
+        return _audit(name, subjects, length, ties, defect, conventions_of(module))
 
 
 def _narrow_head(model: LanguageModel) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from attnlab.errors import ConfigError, UserError
 from attnlab.lm.devices import check_precision
 from attnlab.lm.model import Packing, arguments_of
+from attnlab.mechanisms.conventions import conventions_of, tensor_of
 from attnlab.registry import Entry
 
 CONDITIONS = ("repeated tokens", "inference mode", "float64", "autocast")
@@ -148,17 +149,6 @@ class Subject:
         return other
 
 
-def tensor_of(answer: Any) -> Tensor:
-    """The outputs in what a module returns: the tensor, the first of several, or the attribute that libraries use."""
-    if isinstance(answer, tuple | list) and answer:
-        answer = answer[0]
-    for name in ("logits", "last_hidden_state"):
-        answer = getattr(answer, name, answer)
-    if not isinstance(answer, Tensor):
-        raise UserError(f"the output must be a tensor (B T D), and is {type(answer).__name__}")
-    return answer
-
-
 def own_copy(module: nn.Module, dropout: bool = False) -> nn.Module:
     """A copy to audit: float32, on the CPU, without dropout or with much; the original keeps its state."""
     try:
@@ -251,6 +241,7 @@ def all_forms(entry: Entry, sizes: tuple[int, int, int]) -> tuple[list[Subject],
                 raise
             notes.append(f"not audited as {form}: {error}")
             continue
+        notes += conventions_of(built) if seed == 0 else []
         module = own_copy(built, dropout=shared is _DROPPING)
         if seed:
             randomize_zero_init(module)

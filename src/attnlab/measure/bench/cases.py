@@ -10,6 +10,7 @@ All cases of a length get the same tensors, laid out as in a model: tokens befor
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnlab import ops, registry
-from attnlab.errors import ConfigError, UserError
+from attnlab.errors import AttnlabWarning, ConfigError, UserError
 from attnlab.inside.taps import Tap
 from attnlab.measure.bench import NAIVE, SDPA
+from attnlab.mechanisms.conventions import conventions_of
 from attnlab.mechanisms.heads import Attention
 
 Path = Literal["fast", "reference"]
@@ -151,6 +153,8 @@ def choose_cases(names: Sequence[str], like: Case, references: bool = True) -> t
                 raise
             refused[name] = str(error)
             continue
+        for convention in conventions_of(module):
+            warnings.warn(convention, AttnlabWarning, stacklevel=2)
         case = replace(case, whole=like.whole or not _takes_queries(module))
         cases.append(case)
         if references and _has_two_paths(module):

@@ -99,7 +99,10 @@ class Compare(Plan):
             audits[variant.name] = result
             words = f"wrong as declared: {result.defect}" if result.verdict == "declared" else result.verdict
             reasons = {"fail": result.faults.values(), "not tested": [result.untested.get("future", "")]}
-            say(console, f"audit of {variant.name}: {'; '.join([words, *reasons.get(result.verdict, ())])}")
+            say(
+                console,
+                f"audit of {variant.name}: {'; '.join([words, *reasons.get(result.verdict, ()), *result.notes])}",
+            )
         add_files(folder, {_AUDITS: store.encode(audits)})
 
     def _tune(self, folder: Path, console: Console) -> None:
