@@ -29,7 +29,7 @@ def pretrain(
     /,
     *,
     corpus: Annotated[
-        opt.Corpus | None, about("Text, one document per line: a file, people or prose."), _PEOPLE
+        opt.Corpus | None, about("Text, one document per line: a file, people, prose or stories."), _PEOPLE
     ] = None,
     facts: Annotated[opt.Facts | None, about("Training questions to mix in, QUESTION<TAB>ANSWER per line.")] = None,
     dev: opt.Validate | None = None,
