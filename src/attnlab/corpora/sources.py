@@ -8,6 +8,8 @@
     prose:train, prose:dev, prose:2000:test       parts of them that share no sentence
     stories, stories:2000                         small stories made from a grammar: 10,000, or as many as named
     stories:train, stories:dev, stories:2000:test parts of them; where questions are read, one question about each story
+    addition, addition:4                          sums of numbers of 3 digits, or as many as named
+    addition:train, addition-reversed:4:test      parts of them, as lines or as questions; with the digits of sums reversed
     anything else, and ./people                   a file
 
 Knows nothing about what the data is used for.
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from attnlab.corpora import people, prose, stories
+from attnlab.corpora import addition, people, prose, stories
 from attnlab.corpora.files import Question, numbered_lines, read_questions, record_form
 from attnlab.corpora.library import Corpus
 from attnlab.errors import DataError, unknown
@@ -32,12 +34,15 @@ from attnlab.store.folders import write_folder
 
 _SENTENCES = ("train", "dev", "test")
 _PARTS = {"people": ("train", "dev", "calibration", "test"), "prose": _SENTENCES, "stories": _SENTENCES}
-_TEXTS = ("people", *(f"{name}{part}" for name in ("prose", "stories") for part in ("", ":train", ":dev", ":test")))
+_SUMS = ("addition", "addition-reversed")
+_PARTS |= dict.fromkeys(_SUMS, _SENTENCES)
+_ASKED = ("stories", *_SUMS)  # parts that are text, or questions, where these are read
+_TEXTS = ("people", *(f"{name}{part}" for name in ("prose", *_ASKED) for part in ("", ":train", ":dev", ":test")))
 _LICENCES = {
     "people": "The text is made from the Lahman Baseball Database (SABR), CC BY-SA 3.0: share what you make of it under the"
     " same licence, and name the source.",
     "prose": "The text is that of Python itself, © Python Software Foundation, under its licence.",
-    "stories": "The stories are made by attnlab, and are under its licence.",
+    **dict.fromkeys(_ASKED, "The text is made by attnlab, and is under its licence."),
 }
 _UNKNOWN_LICENCE = "The licence of your own data is not known: check it before you share the model."
 # Bytes of memory per byte of a file of lines: with what tasks make of them, and with their headings only.
@@ -57,7 +62,7 @@ class _BuiltIn:
 def _built_in(source: str | Path) -> _BuiltIn | None:
     """The built-in data that a source names, or None if it names a file."""
     if not str(source).strip():
-        raise DataError("the name of the data is empty: name a file, or people, prose or stories (built in)")
+        raise DataError("the name of the data is empty: name a file, or people, prose, stories or addition (built in)")
     name = "" if isinstance(source, Path) else source.split(":")[0]
     if isinstance(source, Path) or name not in _PARTS:
         return None
@@ -109,6 +114,8 @@ def load_corpus(source: str | Path, *, lookup: bool = False) -> Corpus:
         return Corpus(str(source), *zip(*prose.load_prose(data.n, data.part), strict=True))
     if data.name == "stories":
         return Corpus(str(source), tuple(story.text for story in stories.load_stories(data.n, data.part)))
+    if data.name in _SUMS:
+        return Corpus(str(source), addition.lines(_sums(data)))
     if data.part is not None:
         corpus = str(source).removesuffix(f":{data.part}")
         raise DataError(f"{source} names questions, not a corpus; the corpus is {corpus}")
@@ -139,7 +146,7 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     """Load questions by name or path."""
     data = _built_in(source)
     if data is None:
-        check_name(source, [f"{name}:{part}" for name in ("people", "stories") for part in _PARTS[name]])
+        check_name(source, [f"{name}:{part}" for name in ("people", *_ASKED) for part in _PARTS[name]])
         return read_questions(source)
     if data.name == "prose":
         raise DataError(f"{source} names sentences, and there are no questions about them; choose people:train")
@@ -148,17 +155,29 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
         raise DataError(f"{source} names a corpus, not questions; choose {choices}")
     if data.name == "stories":
         return stories.questions(stories.load_stories(data.n, data.part))
+    if data.name in _SUMS:
+        return _sums(data)
     return people.questions(people.split(people.load_people(data.n))[data.part])
+
+
+def _sums(data: _BuiltIn) -> tuple[Question, ...]:
+    """The sums that a source names."""
+    return addition.problems(data.n, data.part, data.name == "addition-reversed")
+
+
+def training_text(name: str) -> str:
+    """Return the text to train on of built-in data: all people, since exams ask about what was read; else the part train."""
+    return name if name.startswith("people") else f"{name}:train"
 
 
 def has_questions(source: str | Path, *, text: bool = True) -> bool:
     """Whether held-out data are questions: a part of people, or a file whose first line has a tab.
 
-    A part of stories is text where a `text` is read, and questions elsewhere.
+    A part of stories or sums is text where a `text` is read, and questions elsewhere.
     """
     data = _built_in(source)
     if data is not None:
-        return data.part is not None and (data.name == "people" or (data.name == "stories" and not text))
+        return data.part is not None and (data.name == "people" or (data.name in _ASKED and not text))
     return Path(source).is_file() and not record_form(Path(source)) and "\t" in next(lines_of(source))
 
 
@@ -171,13 +190,15 @@ def export(source: str, folder: str | Path) -> tuple[Path, ...]:
     """Write built-in data and its licence as files in the user's format into a new folder; return their paths."""
     data = _built_in(source)
     if data is None:
-        raise DataError(f"{source} is not built-in data; export people, people:300 for 300 of them, prose or stories")
+        raise DataError(
+            f"{source} is not built-in data; export people, people:300 for 300 of them, prose, stories or addition"
+        )
     if data.name != "people" and data.part is not None:
         raise DataError(f"{source} is a part; export {source.removesuffix(f':{data.part}')}, which writes all parts")
     if data.name != "people":
         texts = {f"{part}.txt": load_corpus(f"{source}:{part}").lines for part in _SENTENCES}
-        licence = prose.licence() if data.name == "prose" else f"# Licence\n\n{_LICENCES['stories']}\n"
-        if data.name == "stories":
+        licence = prose.licence() if data.name == "prose" else f"# Licence\n\n{_LICENCES[data.name]}\n"
+        if data.name in _ASKED:
             texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in _SENTENCES}
     else:
         texts = {"corpus.txt": load_corpus(source).lines}

@@ -26,7 +26,7 @@ def cautions(plan: Plan) -> list[str]:
             f"There is no test with {groups} {kind}, since what belongs to one of them is alike: use at least"
             f" {FEWEST_CLUSTERS}."
         )
-    if plan.runs or not plan.varied.startswith(("model.mechanism", "model.options")):
+    if plan.runs or not all(name.startswith(("model.mechanism", "model.options")) for name in plan.varied_settings):
         return found
     longest = _longest(plan)
     models = {variant.name: variant.small_model(0).eval() for variant in plan.variants}

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from attnlab import stats
+from attnlab.config import RunConfig
 from attnlab.errors import UserError
 from attnlab.lm import stages
 from attnlab.lm.perplexity import Probe
@@ -22,7 +24,7 @@ from attnlab.lm.tokenizers import word_lengths
 from attnlab.measure.audit import Report
 from attnlab.measure.audit.leaks import LIMIT
 from attnlab.report.parts import LossCurve
-from attnlab.report.words import capital, listed
+from attnlab.report.words import capital, listed, plain
 from attnlab.stats.checks import Numbers
 from attnlab.store.runs import lineage
 from attnlab.studies.compare.cautions import cautions
@@ -114,7 +116,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
 def _refuse_differences(plan: Plan, records: Records) -> None:
     """Refuse runs that differ in more than the variant and the seed; runs of one variant, in more than the seed."""
     first = lineage(records[plan.variants[0].name][0].run)
-    allowed = {plan.varied, *(tuned.setting for tuned in plan.tuned)}
+    allowed = {*plan.varied_settings, *(tuned.setting for tuned in plan.tuned)}
     for rows in records.values():
         for record in rows:
             own = lineage(record.run)
@@ -234,7 +236,7 @@ def _describe(
     varied = stages.stored_config(rows[0].run if plan.runs else lineage(rows[0].run)[-1])
     return VariantResult(
         name=name,
-        value=varied.flat().get(plan.varied),
+        value=_value(varied, plan.varied_settings),
         values={column.key: _spread(rows, column, plan.clusters) for column in columns},
         runs=tuple(
             SeedRun(
@@ -255,6 +257,12 @@ def _describe(
         gain=_gain(plan, rows, reference) if leaks and plan.words and rows is not reference else None,
         exam=rows[0].measured.answers,
     )
+
+
+def _value(config: RunConfig, names: Sequence[str]) -> Any:
+    """The value of the setting that is varied; of several, all as text."""
+    settings = config.flat()
+    return settings.get(names[0]) if len(names) == 1 else ", ".join(plain(settings.get(name)) for name in names)
 
 
 def _items(rows: Sequence[Record], column: Figure) -> Numbers:
