@@ -128,7 +128,7 @@ def corpus_export(
     folder: Annotated[Path, about("Folder to write; must not exist.")],
     /,
     *,
-    corpus: Annotated[str, about("Data: people, people:300, people:x4 (four forms), prose or stories.")] = "people",
+    corpus: Annotated[str, about("Data: people, people:300:x4, prose or stories.")] = "people",
 ) -> None:
     """Write the built-in data as files: corpus.txt and train, dev and test."""
     from attnlab import corpora

@@ -20,7 +20,7 @@ from attnlab.store.runs import Run, unused_path
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default, read_seeds
 
-_BUILT_IN = default("people, or what is made for the task")
+_BUILT_IN = default("that of the task")
 
 
 @app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)
@@ -28,9 +28,7 @@ def pretrain(
     text: Annotated[str | None, about("Text to train on; the task is guessed from it.")] = None,
     /,
     *,
-    corpus: Annotated[
-        opt.Corpus | None, about("Text, one document per line: a file, people, prose or stories."), _BUILT_IN
-    ] = None,
+    corpus: Annotated[opt.Corpus | None, about("Text, one document per line: a file, or people."), _BUILT_IN] = None,
     facts: Annotated[opt.Facts | None, about("Training questions to mix in, QUESTION<TAB>ANSWER per line.")] = None,
     dev: opt.Validate | None = None,
     out: Annotated[opt.Out | None, default("runs/pretrain-PRESET-N")] = None,

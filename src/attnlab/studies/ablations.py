@@ -44,7 +44,7 @@ def read_change(text: str) -> _Change:
 
 @study("ablations")
 class Ablations(Compare):
-    """Test what each of several changes of a model contributes, within a budget of steps.
+    """Test what each of several changes of a model contributes.
 
     Every change is a setting with a value. Each is tested against the baseline; with --cumulative,
     each is made on top of those before it, and tested against the variant without it.
@@ -54,7 +54,7 @@ class Ablations(Compare):
         tuple[str, ...],
         Parameter(consume_multiple=True),
         about("Changes, such as model.norm=layer train.lr=0.001."),
-        default("what makes the preset differ from GPT-2, undone"),
+        default("six of GPT-2"),
     ] = ()
     cumulative: Annotated[bool, about("Make each change on top of those before it.")] = False
     task: opt.Hidden[str | None] = "text"

@@ -17,7 +17,7 @@ class Addition(Task):
     """Every line such as 012+345=0357 once per epoch; what follows the sign must be found.
 
     The data decide how many digits there are, and in which order those of the sum are written: addition:3 or
-    addition-reversed:3. A line from the right needs no look ahead: every digit follows from the ones already written.
+    addition-reversed:3. From the right, no digit of a sum depends on a later one.
     """
 
     reads_questions = True

@@ -47,11 +47,11 @@ from attnlab.studies.compare.records import (
     figures,
 )
 from attnlab.studies.compare.runs import (
-    READ_TWICE,
     Record,
     Records,
     notes_on,
     read_records,
+    read_twice,
     settings_without_seed,
     some,
 )
@@ -339,7 +339,7 @@ def _mean_probes(by_seed: Sequence[Sequence[Probe]]) -> tuple[ProbeOverSeeds, ..
 
 def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) -> Gain:
     # The texts that are read twice are some of the sentences, and so are their clusters.
-    clusters = tuple(some(plan.clusters, READ_TWICE)) if plan.clusters else None
+    clusters = tuple(some(plan.clusters, read_twice(plan.sentences))) if plan.clusters else None
     files = ("whole.csv", "word_by_word.csv")
     whole, apart = (compare_text(leaking, reference, clusters=clusters, name=name) for name in files)
     of_whole, of_words = (difference_table(leaking, reference, name) for name in files)

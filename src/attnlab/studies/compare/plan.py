@@ -195,9 +195,7 @@ class Grid(Study[R]):
 class Plan(Grid[Any]):
     """A comparison with everything needed to repeat it. The first variant is the reference."""
 
-    task: Annotated[
-        str | None, about("Task: words, text, recall, spans, questions or addition."), default("that of the preset")
-    ] = None
+    task: Annotated[str | None, about("Task: words, text, recall, addition ..."), default("that of the preset")] = None
     vary: Annotated[str | None, about("One setting with its values, such as train.lr=0.001,0.002.")] = None
     dev: opt.Dev | None = None
     probe: opt.Probe = ()

@@ -44,7 +44,8 @@ from attnlab.tasks import task_class
 
 T = TypeVar("T")
 
-READ_TWICE = 200  # texts that are also read word by word
+_READ_TWICE, _FEWEST_TWICE = 200, 20  # texts that are also read word by word
+_SQUARED = 1e7  # characters squared, over all of these texts
 _SAMPLES, _KEPT_SAMPLES = 20, 6  # texts that each model writes, with the same seeds; and those that are kept
 _DISTINCT = 400  # words in which distinct ones are counted: the share falls with the number of words
 _TYPICAL = 500  # texts whose mean length is used
@@ -77,6 +78,11 @@ def some(lines: Sequence[T], count: int) -> list[T]:
         return list(lines)
     picked = np.random.default_rng(0).choice(len(lines), count, replace=False)
     return [lines[at] for at in sorted(picked.tolist())]
+
+
+def read_twice(lines: Sequence[str]) -> int:
+    """How many texts are also read word by word: fewer of long ones, since the time grows with the square of the length."""
+    return max(_FEWEST_TWICE, min(_READ_TWICE, int(_SQUARED / fmean(len(line) ** 2 for line in lines))))
 
 
 def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
@@ -112,7 +118,7 @@ def _on_questions(plan: Grid[Any], model: LanguageModel, tokenizer: Tokenizer) -
     examination = examine(model, tokenizer, exam)
     right = "".join(f"{line}\n" for line in ("right", *map(int, examination.right)))
     asked = []
-    for item in exam[:READ_TWICE]:
+    for item in exam[:_READ_TWICE]:
         question, answer = encode_question(tokenizer, item.question, block), tokenizer.encode(item.answer or "")
         asked.append([*question, *answer, tokenizer.mask][:block])
     return examination.score(), {"right.csv": right.encode(), "predictions.txt": examination.lines()}, asked
@@ -147,7 +153,7 @@ def _on_text(
         quality([_split(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
         read_probes(spaces=True) if tokenizer.words else (),
     )
-    few = [[*begin, *tokenizer.sentence(line, longest)][:longest] for line in some(dev, READ_TWICE)]
+    few = [[*begin, *tokenizer.sentence(line, longest)][:longest] for line in some(dev, read_twice(dev))]
     return measured, values, files, few, longest if task.padded else None
 
 
