@@ -27,7 +27,7 @@ app.command(_corpus_app)
 @_corpus_app.command(name="show", help_epilogue=SETTINGS_HINT)
 def corpus_show(
     *,
-    corpus: Annotated[opt.Corpus, about("Text: a file, people:300:x4 or prose.")] = "people",
+    corpus: Annotated[opt.Corpus, about("Text: a file, people:300:x4, prose or stories.")] = "people",
     facts: opt.Facts | None = None,
     task: Annotated[str, about("Task: text, spans, recall, questions or words.")] = "spans",
     preset: Annotated[
@@ -128,7 +128,7 @@ def corpus_export(
     folder: Annotated[Path, about("Folder to write; must not exist.")],
     /,
     *,
-    corpus: Annotated[str, about("Data: people, people:300, people:x4 (four forms) or prose.")] = "people",
+    corpus: Annotated[str, about("Data: people, people:300:x4, prose or stories.")] = "people",
 ) -> None:
     """Write the built-in data as files: corpus.txt and train, dev and test."""
     from attnlab import corpora

@@ -20,7 +20,7 @@ from attnlab.store.runs import Run, unused_path
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default, read_seeds
 
-_PEOPLE = default("people")
+_BUILT_IN = default("that of the task")
 
 
 @app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)
@@ -28,9 +28,7 @@ def pretrain(
     text: Annotated[str | None, about("Text to train on; the task is guessed from it.")] = None,
     /,
     *,
-    corpus: Annotated[
-        opt.Corpus | None, about("Text, one document per line: a file, people or prose."), _PEOPLE
-    ] = None,
+    corpus: Annotated[opt.Corpus | None, about("Text, one document per line: a file, or people."), _BUILT_IN] = None,
     facts: Annotated[opt.Facts | None, about("Training questions to mix in, QUESTION<TAB>ANSWER per line.")] = None,
     dev: opt.Validate | None = None,
     out: Annotated[opt.Out | None, default("runs/pretrain-PRESET-N")] = None,
@@ -45,8 +43,10 @@ def pretrain(
 
     TEXT is running text, or one document per line; JSONL, parquet and datasets folders are read too.
     """
+    from attnlab.corpora import training_text
     from attnlab.lm import stages
     from attnlab.lm.progress import display
+    from attnlab.tasks import task_class
     from attnlab.tasks.guess import guess_settings
 
     if text is not None and corpus is not None:
@@ -59,7 +59,8 @@ def pretrain(
     with display("pretrain", console) as show:
         if reason:
             show.line(reason)
-        done = stages.pretrain(settings, text or corpus or "people", facts, out, show, dev=dev)
+        corpus = text or corpus or training_text(task_class(settings.task).built_in)
+        done = stages.pretrain(settings, corpus, facts, out, show, dev=dev)
     _report_training(done)
 
 

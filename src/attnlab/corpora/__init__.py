@@ -3,7 +3,15 @@
 from attnlab.corpora.files import Question, read_predictions
 from attnlab.corpora.library import Corpus, documents_about, open_book, title_of
 from attnlab.corpora.running import RunningText, open_text
-from attnlab.corpora.sources import as_table, export, has_questions, is_built_in, load_corpus, load_questions
+from attnlab.corpora.sources import (
+    as_table,
+    export,
+    has_questions,
+    is_built_in,
+    load_corpus,
+    load_questions,
+    training_text,
+)
 
 __all__ = [
     "Corpus",
@@ -20,4 +28,5 @@ __all__ = [
     "open_text",
     "read_predictions",
     "title_of",
+    "training_text",
 ]

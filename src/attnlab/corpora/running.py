@@ -115,7 +115,7 @@ def open_text(source: str | Path, progress: Progress | None = None) -> RunningTe
     """Open a text by name or path; only that it exists is checked."""
     if is_built_in(source):
         return RunningText(str(source), progress, load_corpus(source))
-    check_name(source, ("people", "prose"))
+    check_name(source, ("people", "prose", "stories", "addition"))
     text = RunningText(str(source), progress)
     for path in text.files:
         with opened(path):

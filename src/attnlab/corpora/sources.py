@@ -6,6 +6,10 @@
                                                   choosing, people:calibration for calibrating
     prose, prose:2000                             English sentences: all, or the first 2,000
     prose:train, prose:dev, prose:2000:test       parts of them that share no sentence
+    stories, stories:2000                         small stories made from a grammar: 10,000, or as many as named
+    stories:train, stories:dev, stories:2000:test parts of them; where questions are read, one question about each story
+    addition, addition:4                          sums of numbers of 3 digits, or as many as named
+    addition:train, addition-reversed:4:test      parts of them, as lines or as questions; with the digits of sums reversed
     anything else, and ./people                   a file
 
 Knows nothing about what the data is used for.
@@ -21,19 +25,24 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from attnlab.corpora import people, prose
+from attnlab.corpora import addition, people, prose, stories
 from attnlab.corpora.files import Question, numbered_lines, read_questions, record_form
 from attnlab.corpora.library import Corpus
 from attnlab.errors import DataError, unknown
 from attnlab.machine import memory_free
 from attnlab.store.folders import write_folder
 
-_PARTS = {"people": ("train", "dev", "calibration", "test"), "prose": ("train", "dev", "test")}
-_TEXTS = ("people", "prose", "prose:train", "prose:dev", "prose:test")
+_SENTENCES = ("train", "dev", "test")
+_PARTS = {"people": ("train", "dev", "calibration", "test"), "prose": _SENTENCES, "stories": _SENTENCES}
+_SUMS = ("addition", "addition-reversed")
+_PARTS |= dict.fromkeys(_SUMS, _SENTENCES)
+_ASKED = ("stories", *_SUMS)  # parts that are text, or questions, where these are read
+_TEXTS = ("people", *(f"{name}{part}" for name in ("prose", *_ASKED) for part in ("", ":train", ":dev", ":test")))
 _LICENCES = {
     "people": "The text is made from the Lahman Baseball Database (SABR), CC BY-SA 3.0: share what you make of it under the"
     " same licence, and name the source.",
     "prose": "The text is that of Python itself, © Python Software Foundation, under its licence.",
+    **dict.fromkeys(_ASKED, "The text is made by attnlab, and is under its licence."),
 }
 _UNKNOWN_LICENCE = "The licence of your own data is not known: check it before you share the model."
 # Bytes of memory per byte of a file of lines: with what tasks make of them, and with their headings only.
@@ -42,7 +51,7 @@ _PER_BYTE, _PER_BYTE_OF_LOOKUP = 20, 4
 
 @dataclass(frozen=True)
 class _BuiltIn:
-    """Built-in data: its name, how many people or sentences (None: all), which part (None: all), how many forms."""
+    """Built-in data: its name, how many people, sentences or stories (None: the usual), which part (None: all), forms."""
 
     name: str
     n: int | None
@@ -53,13 +62,13 @@ class _BuiltIn:
 def _built_in(source: str | Path) -> _BuiltIn | None:
     """The built-in data that a source names, or None if it names a file."""
     if not str(source).strip():
-        raise DataError("the name of the data is empty: name a file, or people or prose (built in)")
+        raise DataError("the name of the data is empty: name a file, or people, prose, stories or addition (built in)")
     name = "" if isinstance(source, Path) else source.split(":")[0]
     if isinstance(source, Path) or name not in _PARTS:
         return None
     number = "[0-9]{1,9}"
     match = re.fullmatch(rf"{name}(?::({number}))?(?::x({number}))?(?::({'|'.join(_PARTS[name])}))?", source)
-    if match is None or (match[2] and name == "prose"):
+    if match is None or (match[2] and name != "people"):
         size = re.match(rf"{name}:[0-9]+(?=:)", source)
         prefix = size.group() if size else name
         names = [prefix, *(f"{prefix}:{part}" for part in _PARTS[name])] + [f"{prefix}:x4"] * (name == "people")
@@ -103,6 +112,10 @@ def load_corpus(source: str | Path, *, lookup: bool = False) -> Corpus:
         return _from_file(source)
     if data.name == "prose":
         return Corpus(str(source), *zip(*prose.load_prose(data.n, data.part), strict=True))
+    if data.name == "stories":
+        return Corpus(str(source), tuple(story.text for story in stories.load_stories(data.n, data.part)))
+    if data.name in _SUMS:
+        return Corpus(str(source), addition.lines(_sums(data)))
     if data.part is not None:
         corpus = str(source).removesuffix(f":{data.part}")
         raise DataError(f"{source} names questions, not a corpus; the corpus is {corpus}")
@@ -133,21 +146,38 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     """Load questions by name or path."""
     data = _built_in(source)
     if data is None:
-        check_name(source, [f"people:{part}" for part in _PARTS["people"]])
+        check_name(source, [f"{name}:{part}" for name in ("people", *_ASKED) for part in _PARTS[name]])
         return read_questions(source)
     if data.name == "prose":
         raise DataError(f"{source} names sentences, and there are no questions about them; choose people:train")
     if data.part is None:
-        choices = " or ".join(f"{source}:{part}" for part in _PARTS["people"])
+        choices = " or ".join(f"{source}:{part}" for part in _PARTS[data.name])
         raise DataError(f"{source} names a corpus, not questions; choose {choices}")
+    if data.name == "stories":
+        return stories.questions(stories.load_stories(data.n, data.part))
+    if data.name in _SUMS:
+        return _sums(data)
     return people.questions(people.split(people.load_people(data.n))[data.part])
 
 
-def has_questions(source: str | Path) -> bool:
-    """Whether held-out data are questions: a part of people, or a file whose first line has a tab."""
+def _sums(data: _BuiltIn) -> tuple[Question, ...]:
+    """The sums that a source names."""
+    return addition.problems(data.n, data.part, data.name == "addition-reversed")
+
+
+def training_text(name: str) -> str:
+    """Return the text to train on of built-in data: all people, since exams ask about what was read; else the part train."""
+    return name if name.startswith("people") else f"{name}:train"
+
+
+def has_questions(source: str | Path, *, text: bool = True) -> bool:
+    """Whether held-out data are questions: a part of people, or a file whose first line has a tab.
+
+    A part of stories or sums is text where a `text` is read, and questions elsewhere.
+    """
     data = _built_in(source)
     if data is not None:
-        return data.name == "people" and data.part is not None
+        return data.part is not None and (data.name == "people" or (data.name in _ASKED and not text))
     return Path(source).is_file() and not record_form(Path(source)) and "\t" in next(lines_of(source))
 
 
@@ -160,12 +190,16 @@ def export(source: str, folder: str | Path) -> tuple[Path, ...]:
     """Write built-in data and its licence as files in the user's format into a new folder; return their paths."""
     data = _built_in(source)
     if data is None:
-        raise DataError(f"{source} is not built-in data; export people, people:300 for 300 of them, or prose")
-    if data.name == "prose" and data.part is not None:
+        raise DataError(
+            f"{source} is not built-in data; export people, people:300 for 300 of them, prose, stories or addition"
+        )
+    if data.name != "people" and data.part is not None:
         raise DataError(f"{source} is a part; export {source.removesuffix(f':{data.part}')}, which writes all parts")
-    if data.name == "prose":
-        texts = {f"{part}.txt": load_corpus(f"{source}:{part}").lines for part in _PARTS["prose"]}
-        licence = prose.licence()
+    if data.name != "people":
+        texts = {f"{part}.txt": load_corpus(f"{source}:{part}").lines for part in _SENTENCES}
+        licence = prose.licence() if data.name == "prose" else f"# Licence\n\n{_LICENCES[data.name]}\n"
+        if data.name in _ASKED:
+            texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in _SENTENCES}
     else:
         texts = {"corpus.txt": load_corpus(source).lines}
         texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in _PARTS["people"]}

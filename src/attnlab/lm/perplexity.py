@@ -106,15 +106,16 @@ def sentence_losses(
     longest: int = 0,
     padded: bool = False,
     spaces: bool = False,
+    begin: tuple[int, ...] = (),
 ) -> SentenceLosses:
     """Measure the loss of lines, one sentence each, truncated to `longest` tokens (0: the block), as in the task `words`.
 
     `longest` may exceed the block if the model reads longer texts. With `padded`, every sentence is padded to `longest` as in
     training; a correct mechanism is unaffected. With `spaces`, words are split at spaces only, so that punctuation belongs to
-    them.
+    them. `begin` comes before every line.
     """
     longest = min(longest or model.config.block_size, model.longest)
-    sentences = [tokenizer.sentence(line, longest, spaces=spaces) for line in lines]
+    sentences = [[*begin, *tokenizer.sentence(line, longest, spaces=spaces)][:longest] for line in lines]
     for number, ids in enumerate(sentences, start=1):
         if len(ids) < 2:
             raise DataError(f"sentence {number} ({lines[number - 1][:40]!r}) has no token to predict: leave it out")

@@ -66,7 +66,7 @@ class Sources:
         questions = corpora.load_questions(facts) if facts is not None else ()
         held_out: Corpus | RunningText | tuple[Question, ...] | None = None
         if dev is not None:
-            held_out = corpora.load_questions(dev) if corpora.has_questions(dev) else load(dev)
+            held_out = corpora.load_questions(dev) if corpora.has_questions(dev, text=corpus is not None) else load(dev)
         return cls(load(corpus) if corpus is not None else None, questions, facts, held_out, dev)
 
     @property

@@ -31,7 +31,7 @@ from rich.console import Console
 
 from attnlab import corpora, registry
 from attnlab.config import Settings, code_named_in
-from attnlab.corpora import Corpus, Question
+from attnlab.corpora import Corpus, Question, RunningText
 from attnlab.errors import ConfigError, DataError, Interrupted, UserError
 from attnlab.lm import stages
 from attnlab.lm.tokenizers import Tokenizer
@@ -277,6 +277,7 @@ class Datasets:
 
     def __init__(self) -> None:
         self.corpus = cache(corpora.load_corpus)
+        self.text = cache(corpora.open_text)
         self.questions = cache(corpora.load_questions)
         self._tokenizers: dict[Any, Tokenizer] = {}
 
@@ -295,13 +296,13 @@ class Datasets:
             if name
         }
 
-    def sources(self, corpus: str | None, facts: str | None) -> stages.Sources:
-        """Return the training data of a stage, by name."""
-        text = self.corpus(corpus) if corpus is not None else None
+    def sources(self, corpus: str | None, facts: str | None, running: bool = False) -> stages.Sources:
+        """Return the training data of a stage, by name; running text is only opened."""
+        text = None if corpus is None else self.text(corpus) if running else self.corpus(corpus)
         return self.in_memory(text, self.questions(facts) if facts is not None else (), facts)
 
     def in_memory(
-        self, corpus: Corpus | None, facts: tuple[Question, ...], source: str | None = None
+        self, corpus: Corpus | RunningText | None, facts: tuple[Question, ...], source: str | None = None
     ) -> stages.Sources:
         """Return training data that is in memory."""
         return stages.Sources(corpus, facts, source, tokenizers=self._tokenizers)

@@ -88,6 +88,7 @@ class Task(ABC):
     reads_questions: ClassVar[bool] = False  # whether training questions are used
     tested: ClassVar[Tested] = "answers"  # what is measured after training
     preset: ClassVar[str] = "small"  # the preset made for it
+    built_in: ClassVar[str] = "people"  # the built-in data made for it
     longest: int = 0  # tokens that a sentence is truncated to; 0: those of the block
     padded: bool = False  # whether sentences are padded to `longest`
 

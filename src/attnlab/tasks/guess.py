@@ -38,6 +38,10 @@ def guess_task(source: str | Path) -> Guess:
     if is_built_in(source):
         if str(source).startswith("people"):
             return Guess("recall", {}, "each line is a document with a title")
+        if str(source).startswith("addition"):
+            return Guess("addition", {}, "each line is a sum")
+        if str(source).startswith("stories"):
+            return Guess("text", {"documents": "lines"}, "a complete text per line")
         return Guess("text", {"documents": "blank"}, "running text")
     text = open_text(source)
     first, empty = text.files[0], f"{source} is empty; it needs at least one line of text"

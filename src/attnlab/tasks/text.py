@@ -96,6 +96,7 @@ class Text(Task):
     reads = "running text"
     tested = "windows"
     preset = "text"
+    built_in = "stories"
 
     def __init__(
         self, data: TaskData, *, documents: Documents = "file", apart: bool = True, held_out: float = 0.0

@@ -29,6 +29,7 @@ class Words(Task):
     reads = "sentences"
     tested = "sentences"
     preset = "nano-words"
+    built_in = "prose"
 
     def __init__(self, data: TaskData, *, longest: int = 100, padded: bool = False, replacement: bool = False) -> None:
         require(longest >= 2, f"task words: longest must be at least 2, not {longest}")

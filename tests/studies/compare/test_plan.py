@@ -36,11 +36,11 @@ def test_layers_of_several_mechanisms_and_classes_in_files_are_variants(tmp_path
     assert plan.find("Mine").settings(0).model.mechanism.startswith("mine.py@")  # with digits of its sha256
 
 
-def test_running_text_is_refused_with_what_works_instead() -> None:
-    says = "task text reads running text: use --task words, with one sentence per line"
-    for asked in ({"task": "text", "data": data("a.txt", "b.txt")}, {"vary": "task.name=words,text", "task": "words"}):
-        with pytest.raises(UserError, match=says):
-            make_plan([] if "vary" in asked else ["dot", "linear"], **asked)  # type: ignore[arg-type]
+def test_running_text_is_not_compared_with_sentences() -> None:
+    with pytest.raises(
+        UserError, match="each must be a document: set --task.options.documents lines, or use --task words"
+    ):
+        make_plan([], vary="task.name=words,text", task="words")
 
 
 def test_values_of_one_setting() -> None:
@@ -93,7 +93,7 @@ def test_settings_files_that_differ_in_one_setting(tmp_path: Path) -> None:
         ([], {"vary": "tokenizer.min_count=1,3", "task": "words"}, "changes what is predicted"),
         ([], {"vary": "task.options.longest=20,100", "task": "words"}, "changes what is predicted"),
         (["dot", "additive"], {"workers": -1}, "--workers"),
-        (["dot", "additive"], {"probe": ("One .",)}, "--probe is for task words"),
+        (["dot", "additive"], {"probe": ("One .",)}, "--probe is for tasks words and text"),
         (["dot", "additive"], {"task": "words", "quick": True, "data": data("a", "b")}, "--quick is for built-in"),
         (["dot", "additive"], {"seeds": 0}, "--seeds"),
         (["dot", "additive"], {"seeds": [1, 1]}, "--seeds"),

@@ -52,7 +52,7 @@ def cautions(plan: Plan) -> Cautions:
             "The measured text has no blank lines between documents, so each sentence counts as independent. If the sentences"
             " come from few documents, p is far too small: separate documents by blank lines."
         )
-    if plan.runs or not plan.varied.startswith(("model.mechanism", "model.options")):
+    if plan.runs or not all(name.startswith(("model.mechanism", "model.options")) for name in plan.varied_settings):
         return Cautions(tuple(notes))
     longest = _longest(plan)
     models = {variant.name: variant.small_model(0).eval() for variant in plan.variants}

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from attnlab import stats
+from attnlab.config import RunConfig
 from attnlab.errors import UserError
 from attnlab.lm import stages
 from attnlab.lm.perplexity import Probe
@@ -23,7 +24,7 @@ from attnlab.lm.tokenizers import word_lengths
 from attnlab.measure.audit import Report
 from attnlab.measure.audit.leaks import LIMIT
 from attnlab.report.parts import LossCurve
-from attnlab.report.words import capital, listed
+from attnlab.report.words import capital, listed, plain
 from attnlab.stats.checks import Numbers
 from attnlab.store.runs import lineage
 from attnlab.studies.compare.cautions import read_cautions
@@ -46,11 +47,11 @@ from attnlab.studies.compare.records import (
     figures,
 )
 from attnlab.studies.compare.runs import (
-    READ_TWICE,
     Record,
     Records,
     notes_on,
     read_records,
+    read_twice,
     settings_without_seed,
     some,
 )
@@ -127,7 +128,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
 def _refuse_differences(plan: Plan, records: Records) -> None:
     """Refuse runs that differ in more than the variant and the seed; runs of one variant, in more than the seed."""
     first = lineage(records[plan.variants[0].name][0].run)
-    allowed = {plan.varied, *(tuned.setting for tuned in plan.tuned)}
+    allowed = {*plan.varied_settings, *(tuned.setting for tuned in plan.tuned)}
     for rows in records.values():
         for record in rows:
             own = lineage(record.run)
@@ -249,7 +250,7 @@ def _describe(
     varied = stages.stored_config(rows[0].run if plan.runs else lineage(rows[0].run)[-1])
     return VariantResult(
         name=name,
-        value=varied.flat().get(plan.varied),
+        value=_value(varied, plan.varied_settings),
         values={column.key: _spread(rows, column, plan.clusters) for column in columns},
         runs=tuple(
             SeedRun(
@@ -270,6 +271,12 @@ def _describe(
         gain=_gain(plan, rows, reference) if leaks and plan.words and rows is not reference else None,
         exam=rows[0].measured.answers,
     )
+
+
+def _value(config: RunConfig, names: Sequence[str]) -> Any:
+    """The value of the setting that is varied; of several, all as text."""
+    settings = config.flat()
+    return settings.get(names[0]) if len(names) == 1 else ", ".join(plain(settings.get(name)) for name in names)
 
 
 def _items(rows: Sequence[Record], column: Figure) -> Numbers:
@@ -370,7 +377,7 @@ def _mean_probes(by_seed: Sequence[Sequence[Probe]]) -> tuple[ProbeOverSeeds, ..
 
 def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) -> Gain | None:
     # The texts that are read twice are some of the sentences, and so are their clusters.
-    clusters = tuple(some(plan.clusters, READ_TWICE)) if plan.clusters else None
+    clusters = tuple(some(plan.clusters, read_twice(plan.sentences))) if plan.clusters else None
     files = ("whole.csv", "word_by_word.csv")
     seeds = {row.seed for row in leaking} & {row.seed for row in reference}
     leaking, reference = ([row for row in rows if row.seed in seeds] for rows in (leaking, reference))

@@ -57,6 +57,7 @@ R = TypeVar("R", bound=StudyResult)
 ALPHA = 0.05  # error probability over all pairs
 _PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the corpus that nano-words is made for
 _QUICK_EPOCHS = 2.0
+_QUICK_WORLDS = {"people": "people:300", "stories": "stories:1000", "addition": "addition:2"}
 _SEEDS, _QUICK_SEEDS = 5, 3
 _CHOOSING = 3  # one in so many sentences or questions is for choosing tuned settings
 TUNING, DIVERGED = "tuning.json", "diverged.json"
@@ -146,7 +147,8 @@ class Grid(Study[R]):
         """Find errors before training: settings of every variant and stage, questions that are too long."""
         for variant in self.variants:
             settings = [variant.settings(self.seeds[0], stage) for stage in self.stages(variant)]
-            sources = self.data.sources(variant.corpus or self.corpus, self.facts)
+            running = stages.reads_running_text(settings[0])
+            sources = self.data.sources(variant.corpus or self.corpus, self.facts, running=running)
             check_training(settings, sources, self.questions if self.exam else ())
             variant.try_once(self.seeds[0])
 
@@ -193,7 +195,7 @@ class Grid(Study[R]):
 class Plan(Grid[Any]):
     """A comparison with everything needed to repeat it. The first variant is the reference."""
 
-    task: Annotated[str | None, about("Task: words, recall, spans or questions."), default("that of the preset")] = None
+    task: Annotated[str | None, about("Task: words, text, recall, addition ..."), default("that of the preset")] = None
     vary: Annotated[str | None, about("One setting with its values, such as train.lr=0.001,0.002.")] = None
     dev: opt.Dev | None = None
     probe: opt.Probe = ()
@@ -215,6 +217,11 @@ class Plan(Grid[Any]):
     headline: ClassVar[str] = ""
     source: ClassVar[str] = ""  # of published figures
     usual: ClassVar[Settings] = {}  # settings that those of the user override
+
+    @property
+    def varied_settings(self) -> tuple[str, ...]:
+        """The settings in which variants differ."""
+        return tuple(self.varied.split(","))
 
     @property
     def title(self) -> str:
@@ -304,8 +311,8 @@ class Plan(Grid[Any]):
         for choice in tuned:
             if len(set(choice.values)) < max(2, len(choice.values)):
                 raise UserError(f"--tune {choice.setting} needs at least two different values, such as 0.001,0.002")
-            if choice.setting == self.varied:
-                raise UserError(f"{self.varied} is what is compared: tune another setting")
+            if choice.setting in self.varied_settings:
+                raise UserError(f"{choice.setting} is what is compared: tune another setting")
             if choice.setting.startswith((*OTHER_TEXT, "train.order_seed")):
                 raise UserError(f"{choice.setting} changes the data, not how they are learned: tune another setting")
         if len({choice.setting for choice in tuned}) < len(tuned):
@@ -373,11 +380,13 @@ class Plan(Grid[Any]):
         preset = self.preset or ("quick" if self.quick and usual == "small" else usual)
         chosen = overlay(load_preset(preset), {"task": {"name": self.task}})["task"] if self.task else {}
         settings = merge({"task": chosen} if chosen else {}, merge(self.usual, self.given))
-        variants, varied = make_variants(self.names, self.vary, preset, self.config, settings)
-        _refuse_text([variant.settings(0) for variant in variants], varied)
+        if self.task and task_class(TaskConfig(self.task)).reads == "running text":
+            settings = merge({"task": {"options": {"documents": "lines"}}}, settings)
+        variants, varied = self.make_variants(preset, settings)
+        _refuse_other_text([variant.settings(0) for variant in variants], varied.split(","))
         plan = self._with_data(variants[0].settings(0).task)
         if self.probe and not plan.words:
-            raise UserError("--probe is for task words: sentences are measured there")
+            raise UserError("--probe is for tasks words and text: sentences are measured there")
         if plan.corpus == "prose:train":
             epochs = _QUICK_EPOCHS if self.quick else _PROSE_EPOCHS
             variants = tuple(variant.with_default("train", "epochs", epochs) for variant in variants)
@@ -398,25 +407,30 @@ class Plan(Grid[Any]):
         trials = len(plan.trials()) * self.tune_seeds if plan.tuned else 0
         return replace(plan, workers=str(read_workers(self.workers, threads, max(len(plan.order()), trials))))
 
+    def make_variants(self, preset: str, settings: Settings) -> tuple[tuple[Variant, ...], str]:
+        """Return the variants, and the setting in which they differ."""
+        return make_variants(self.names, self.vary, preset, self.config, settings)
+
     def _with_data(self, task: TaskConfig) -> Self:
         """The plan with built-in data if none is named."""
         named = (self.corpus, self.dev, self.facts, self.exam)
         if self.quick and any(named):
             raise UserError("--quick is for built-in data: with your own, use less of it, or fewer --train.epochs")
-        if task_class(task).tested == "sentences":
+        built_in = task_class(task).built_in
+        world = _QUICK_WORLDS.get(built_in, built_in) if self.quick else built_in
+        if task_class(task).tested != "answers":
             if self.facts or self.exam:
                 raise UserError(f"task {task.name} measures text: give --corpus and --dev, and no --facts or --exam")
             if (self.corpus is None) != (self.dev is None):
                 raise UserError("--corpus and --dev go together: training text, and other text to measure on")
-            return self if self.corpus else replace(self, corpus="prose:train", dev="prose:dev")
+            return self if self.corpus else replace(self, corpus=f"{world}:train", dev=f"{world}:dev")
         if self.dev:
             raise UserError(f"task {task.name} is examined with questions: give --exam instead of --dev")
         if self.corpus and self.facts and self.exam:
             return self
         if any(named):
-            raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
-        world = "people:300" if self.quick else "people"
-        return replace(self, corpus=world, facts=f"{world}:train", exam=f"{world}:dev")
+            raise UserError("--corpus, --facts and --exam go together: give all three, or none for built-in data")
+        return replace(self, corpus=corpora.training_text(world), facts=f"{world}:train", exam=f"{world}:dev")
 
     def _of_finished_runs(self) -> Self:
         """The comparison of finished runs, with the data that they were trained on."""
@@ -430,8 +444,8 @@ class Plan(Grid[Any]):
         opened = [Run.open(name) for name in self.names]
         varied, runs = from_runs(opened)
         first, corpus = opened[0], _corpus_of(opened[0])
-        _refuse_text([stages.stored_config(first)], varied)
-        words = first.record.task.tested == "sentences"
+        _refuse_other_text([stages.stored_config(first)], [varied])
+        words = first.record.task.tested != "answers"
         held_out = self.dev if words else self.exam
         if held_out is None:
             if corpus is None or not corpora.is_built_in(corpus) or (words and not corpus.endswith(":train")):
@@ -478,16 +492,19 @@ class Plan(Grid[Any]):
         super().check()
 
 
-def _refuse_text(configs: Sequence[RunConfig], varied: str) -> None:
-    """Refuse running text, and perplexities of different texts: a comparison counts losses of sentences, or answers."""
-    if running := [config.task.name for config in configs if stages.reads_running_text(config)]:
-        raise UserError(
-            f"a comparison measures sentences or answers, and task {running[0]} reads running text:"
-            " use --task words, with one sentence per line"
-        )
-    if task_class(configs[0].task).tested == "sentences" and varied.startswith(OTHER_TEXT):
+def _refuse_other_text(configs: Sequence[RunConfig], varied: Sequence[str]) -> None:
+    """Refuse running text whose lines are no documents, and perplexities of different texts."""
+    if task_class(configs[0].task).tested == "answers":
+        return
+    for config in configs:
+        if stages.reads_running_text(config) and config.task.options.get("documents") != "lines":
+            raise UserError(
+                "a comparison measures every line by itself, so in running text each must be a document: set"
+                " --task.options.documents lines, or use --task words"
+            )
+    if other := next((name for name in varied if name.startswith(OTHER_TEXT)), None):
         raise ConfigError(
-            f"{varied} changes what is predicted, and perplexities of different texts cannot be compared: vary another setting"
+            f"{other} changes what is predicted, and perplexities of different texts cannot be compared: vary another setting"
         )
 
 

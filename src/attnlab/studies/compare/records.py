@@ -74,6 +74,7 @@ _OF_ALL = (
     Figure(
         "final_loss", "final training loss", "loss", "loss", "mean of the last twentieth of the steps, with dropout"
     ),
+    Figure("gradient_norm", "gradient norm", "gradient", "loss", "mean over the steps, before clipping"),
     Figure("seconds", "training time", "time", "seconds", "wall time of training, while other jobs run"),
     Figure("tokens_per_second", "tokens per second", "tokens/s", "rate", "in training, without padding"),
     Figure("peak_memory", "peak memory", "memory", "bytes", "of the training process, with libraries and data"),

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,7 +45,8 @@ from attnlab.tasks import task_class
 
 T = TypeVar("T")
 
-READ_TWICE = 200  # texts that are also read word by word
+_READ_TWICE, _FEWEST_TWICE = 200, 20  # texts that are also read word by word
+_SQUARED = 1e7  # characters squared, over all of these texts
 _SAMPLES, _KEPT_SAMPLES = 20, 6  # texts that each model writes, with the same seeds; and those that are kept
 _DISTINCT = 400  # words in which distinct ones are counted: the share falls with the number of words
 _TYPICAL = 500  # texts whose mean length is used
@@ -79,6 +81,11 @@ def some(lines: Sequence[T], count: int) -> list[T]:
     return [lines[at] for at in sorted(picked.tolist())]
 
 
+def read_twice(lines: Sequence[str]) -> int:
+    """How many texts are also read word by word: fewer of long ones, since the time grows with the square of the length."""
+    return max(_FEWEST_TWICE, min(_READ_TWICE, int(_SQUARED / fmean(len(line) ** 2 for line in lines))))
+
+
 def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
     """Measure a finished run, and write all figures at once."""
     began = time.perf_counter()
@@ -99,6 +106,8 @@ def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
     typical = some(lines, _TYPICAL)
     length = round(sum(len(tokenizer.encode(line)) + 1 for line in typical) / len(typical))
     length = max(2, min(model.config.block_size, length))
+    norms = [step.norm for step in run.metrics() if step.norm is not None]
+    values |= {"gradient_norm": fmean(norms)} if norms else {}
     values["flops_per_token"] = flops_per_token(model, length, training=True).total
     measured = Measured(values, readings, round(time.perf_counter() - began, 1), text, answers)
     write_folder(target, "measurement", {**files, **more, "measured.json": records.encode(measured)})
@@ -110,7 +119,7 @@ def _on_questions(plan: Grid[Any], model: LanguageModel, tokenizer: Tokenizer) -
     examination = examine(model, tokenizer, exam)
     right = "".join(f"{line}\n" for line in ("right", *map(int, examination.right)))
     asked = []
-    for item in exam[:READ_TWICE]:
+    for item in exam[:_READ_TWICE]:
         question, answer = encode_question(tokenizer, item.question, block), tokenizer.encode(item.answer or "")
         asked.append([*question, *answer, tokenizer.mask][:block])
     return examination.score(), {"right.csv": right.encode(), "predictions.txt": examination.lines()}, asked
@@ -122,6 +131,7 @@ def _on_text(
     """Probes and samples, perplexities of sentences trained on and not; and sentences to be read twice, with their width."""
     task = run.record.task
     reading = task.longest, task.padded
+    begin = (tokenizer.pad,) if run.record.running_text else ()  # in running text, `□` begins a document
     longest = min(task.longest or model.config.block_size, model.config.block_size)
     dev = plan.sentences
 
@@ -130,12 +140,12 @@ def _on_text(
 
     values, files = {}, {}
     for part, texts in (("dev", dev), ("train", some(lines, len(dev)))):
-        losses = perplexity.sentence_losses(model, tokenizer, texts, *reading)
+        losses = perplexity.sentence_losses(model, tokenizer, texts, *reading, begin=begin)
         values[f"{part}_token_perplexity"] = losses.token_perplexity
         values[f"{part}_sentence_perplexity"] = losses.sentence_perplexity
         files[f"{part}.csv"] = losses.to_csv()
-    # Models of pieces have no start symbol.
-    prompt = "" if tokenizer.start is not None else "The"
+    # Models of pieces have no start symbol, unless they read running text.
+    prompt = "" if tokenizer.start is not None or begin else "The"
     texts = sample(model, tokenizer, prompt, _SAMPLES, temperature=1.0, limit=longest)
     measured = Texts(
         read_probes(),
@@ -144,7 +154,7 @@ def _on_text(
         quality([_split(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
         read_probes(spaces=True) if tokenizer.words else (),
     )
-    few = [tokenizer.sentence(line, longest) for line in some(dev, READ_TWICE)]
+    few = [[*begin, *tokenizer.sentence(line, longest)][:longest] for line in some(dev, read_twice(dev))]
     return measured, values, files, few, longest if task.padded else None
 
 
@@ -208,9 +218,11 @@ def _train(plan: Grid[Any], folder: Path, name: str, seed: int) -> Run:
             continue
         settings = variant.settings(seed, stage)
         asks = stage != "pretrain" or task_class(settings.task).reads_questions
-        sources = plan.data.sources(variant.corpus or plan.corpus, plan.facts if asks else None)
+        running = stages.reads_running_text(settings)
+        sources = plan.data.sources(variant.corpus or plan.corpus, plan.facts if asks else None, running=running)
         if plan.validated and plan.dev:
-            sources = replace(sources, dev=plan.data.corpus(plan.dev), dev_source=plan.dev)
+            dev = plan.data.text(plan.dev) if running else plan.data.corpus(plan.dev)
+            sources = replace(sources, dev=dev, dev_source=plan.dev)
         run = stages.begin(settings, stage, sources, run, place)
     assert run is not None
     return run
