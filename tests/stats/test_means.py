@@ -141,3 +141,27 @@ def test_the_standard_error_is_that_of_the_analysis_of_variance(table: list[list
     result = stats.crossed(table)
     assert result.error == pytest.approx((total / (seeds * items)) ** 0.5)
     assert result.freedom == pytest.approx(freedom)
+
+
+def test_levels_other_than_95_percent_and_geometric_means() -> None:
+    wanted = scipy_stats.ttest_1samp([1.0, 2.0, 4.0], 0.0).confidence_interval(0.99)
+    found = stats.mean_interval([1.0, 2.0, 4.0], alpha=0.01)
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+    assert (found.n, found.note) == (3, "")
+    equal = stats.mean_interval([2.0, 2.0])
+    assert (equal.n, equal.mean, equal.sd, equal.note) == (2, 2.0, 0.0, "no spread between seeds, so no interval")
+    assert stats.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_the_t_test_is_that_of_scipy() -> None:
+    a, b = [1.0, 2.0, 4.0, 8.0], [2.0, 2.5, 3.0, 9.5]
+    found, wanted = stats.paired(a, b), scipy_stats.ttest_rel(a, b)
+    assert found.p == pytest.approx(wanted.pvalue)
+    assert (found.seeds, found.a, found.b) == (4, 3.75, 4.25)
+    alone = stats.paired([2.0], [2.0])
+    assert (alone.p, alone.note) == (None, "one seed, so no interval")
+
+
+def test_equal_p_values_are_adjusted_alike_and_ends_are_probabilities() -> None:
+    assert stats.holm([0.03, 0.03]) == pytest.approx([0.06, 0.06])
+    assert stats.holm([0.0, 1.0]) == [0.0, 1.0]
