@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -143,10 +144,12 @@ def test_parts_by_length_have_the_gradient_of_one_padded_batch(
 def test_a_step_counts_the_tokens_it_reads_and_synchronizes_its_last_part(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     monkeypatch.setattr(train, "no_sync", lambda _, last: (seen.append(last), nullcontext())[1])
-    trainer = trainer_of(monkeypatch, "dot", rows_per_batch=0, accumulate=3)
+    trainer, begun = trainer_of(monkeypatch, "dot", rows_per_batch=0, accumulate=3), list[int]()
+    monkeypatch.setattr(trainer.model, "begin_step", lambda: begun.append(trainer.at.tokens))
     trainer.train_step([*of_lengths([4, 9, 5]), Example([1, 2, 3, 0, 0], 1, padding=2)], 1.0)
     assert trainer.at.tokens == 4 + 9 + 5 + 2  # neither the last token of a text nor padding is read
     assert seen == [False, True]  # two rows each
+    assert begun == [0]  # once for both
 
 
 @pytest.mark.parametrize(
@@ -593,6 +596,9 @@ def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -
     assert train.choose_threads(small, 0) == 8
     assert train.choose_threads(small, 3) == 3
     assert train.choose_threads(tiny, 0) == 1
+    assert [
+        train.choose_threads(replace(tiny, n_head=1, n_embd=width, positions="learned"), 0) for width in (95, 96)
+    ] == [1, 8]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert train.choose_threads(small, 0) == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -749,6 +755,7 @@ def test_numbers_of_the_result(tmp_path: Path, tiny: RunConfig, monkeypatch: pyt
     real = train.Trainer._finish
 
     def finish(self: train.Trainer, *given: Any) -> None:
+        (self.run.path / "checkpoints" / ".step-000001.tmp").mkdir(parents=True)  # what a killed process left behind
         self.at.seconds, self.at.validating, self.at.tokens, self.at.validations = 12.345, 1.26, 1000, 1
         real(self, *given)
 
@@ -763,6 +770,7 @@ def test_numbers_of_the_result(tmp_path: Path, tiny: RunConfig, monkeypatch: pyt
     assert all(row.seconds == round(row.seconds, 3) for row in rows)
     assert len({row.seconds for row in rows}) == len(rows)
     assert (result.steps, result.threads, result.device) == (7, torch.get_num_threads(), "cpu")
+    assert not list((run.path / "checkpoints").glob(".step*"))
 
 
 def test_only_the_first_process_writes(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -795,6 +803,9 @@ def test_a_compiled_module_is_tried_without_an_effect(monkeypatch: pytest.Monkey
         def compiled(*given: torch.Tensor) -> torch.Tensor:
             shapes.append(tuple(given[0].shape))
             assert trainer.model.training
+            warnings.warn_explicit(
+                "odd", UserWarning, "eval_frame.py", 1, module="torch._dynamo.eval_frame"
+            )  # not shown
             cast(Any, trainer.model.calls).add_(torch.rand(()))
             loss: torch.Tensor = module(*given)
             return loss

@@ -33,6 +33,9 @@ def running_mean(x: Tensor, padding: Tensor | None = None) -> Tensor:
 
 def test_sizes_of_small_and_of_infinite_outputs() -> None:
     assert leaks.difference(torch.tensor([1e-3]), torch.tensor([2e-3])) == pytest.approx(0.5)
+    assert leaks.difference(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 1.0])) == 0.75
+    assert leaks.difference(torch.tensor([-1.0, 1.0]), torch.tensor([-4.0, 1.0])) == 0.75
+    assert leaks.difference(torch.tensor([1.0]), torch.tensor([-9.0])) == pytest.approx(10 / 9)
     assert leaks.size_of(torch.tensor([float("nan"), float("inf"), -float("inf"), -0.5, 0.25])) == 0.5
 
 
@@ -186,6 +189,8 @@ def test_about_as_many_positions_as_asked_for() -> None:
         assert chosen != leaks.positions(tokens, most, 1)
         edges = {place for seed in range(9) for place in leaks.positions(tokens, most, seed)}
         assert set(range(15, tokens - 1, 16)) <= edges
+    for tokens in (32, 33, 64, 65, 512):  # the last token has no future
+        assert max(max(leaks.positions(tokens, 8, seed)) for seed in range(9)) == tokens - 2
 
 
 # What is asked about the future
@@ -829,3 +834,16 @@ def test_a_report_tells_why_something_was_not_tested() -> None:
         ("not tested", "padding, masked: accepts no padding mask"),
         ("note", "odd"),
     ]
+
+
+def test_a_text_read_after_another_is_another_one() -> None:
+    class Remembering(nn.Module):
+        """Adds how far the text before was from this one."""
+
+        before: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            last, self.before = self.before if self.before is not None else x, x
+            return x + 0.1 * (last - x).abs().mean()
+
+    assert worst(questions.repeat(Subject(Remembering(), WIDTH), [3])).value > 0.01

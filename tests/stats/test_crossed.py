@@ -504,3 +504,14 @@ def test_the_noisiest_that_still_share() -> None:
     own = 2 * (2 * 3.45 + weight) / 5  # of two items
     assert found.square == pytest.approx(own + 2)
     assert found.freedom == pytest.approx((own + 2) ** 2 / (own**2 / 5 + 2**2 / 2))
+
+
+def test_a_narrow_interval_of_a_ratio_is_exact() -> None:
+    rng = np.random.default_rng(22)
+    whole = rng.normal(1.0, 0.1, (1, 30))
+    part = 0.5 * whole + 1e-5 * rng.normal(size=(1, 30))
+    found = stats.ratio_of_means(part, whole, alpha=0.1)
+    assert found.low is not None
+    assert found.high is not None
+    for end in (found.low, found.high):
+        assert stats.crossed(part - end * whole).p == pytest.approx(0.1, abs=1e-3)

@@ -192,6 +192,7 @@ def test_sizes_by_their_formulas() -> None:
     paired = (z * 0.4**0.5 + power * (0.4 - 0.2**2) ** 0.5) ** 2 / 0.2**2
     assert stats.sample_size(0.3, 0.5, discordant=0.4) == int(paired) + 1
     assert stats.sample_size(0.0, 1.0, discordant=1.0) == 4  # z squared is 3.84
+    assert stats.sample_size(0.0, 1.0, discordant=1 - 1e-13) == 4  # rounding below what is possible
     assert stats.sample_size(0.0, 1.0, alpha=0.6, power=0.1) == 1
     assert stats.sample_size(0.1, 0.2, discordant=0.3) > stats.sample_size(0.1, 0.2, discordant=0.1)  # both ends
     assert stats.sample_size(0.9, 0.8, discordant=0.3) == stats.sample_size(0.1, 0.2, discordant=0.3)

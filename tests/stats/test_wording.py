@@ -228,3 +228,12 @@ def test_counts_are_rounded_from_a_hundred_on() -> None:
     result = stats.two_proportions(83, 500, 94, 500)
     for count, words in ((99, "; 99 "), (100, "; about 100 "), (4749, "; about 4,700 "), (123_456, "; about 120,000 ")):
         assert words + "questions each" in stats.in_words(replace(result, questions_needed=count))
+
+
+def test_equivalence_over_seeds_is_in_points() -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.random((2, 3, 100)) < 0.5
+    result = stats.seeds_by_questions(a, b)
+    same = stats.Equivalence(0.05, -0.021, 0.034, 0.01, 0.05)
+    told = stats.in_words(replace(result, equivalence=same))
+    assert told.endswith(". Equivalent within 5.0 points: two one-sided tests, p = 0.01, 90 % interval -2.1 to 3.4")
