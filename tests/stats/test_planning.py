@@ -14,6 +14,7 @@ from scipy.stats import binom, chi2, nct, norm, t
 
 from attnlab import stats
 from attnlab.errors import UserError
+from attnlab.stats import planning
 from attnlab.stats.crossed import mean_squares
 from attnlab.stats.planning import half_widths
 
@@ -251,3 +252,22 @@ def test_components_by_hand() -> None:
     assert (found.seeds, found.items, found.rest) == pytest.approx(((33.75 - 11.25) / 3, (31.25 - 11.25) / 2, 11.25))
     assert found.most_seeds == pytest.approx((33.75 / chi2.ppf(0.2, 1) - 11.25) / 3)
     assert found.cautious == replace(found, seeds=found.most_seeds)
+
+
+def test_welchs_degrees_of_freedom_lie_between_those_of_one_side_and_their_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a reference with 3 seeds, 2, and of another mechanism, with those of six that share, 2 + 5."""
+    seen: list[tuple[NDArray[np.float64], ...]] = []
+
+    def widths(squares: tuple[NDArray[np.float64], ...], *given: object) -> NDArray[np.float64]:
+        seen.append((squares[0], np.asarray(given[-1])))
+        return np.ones_like(squares[0])
+
+    monkeypatch.setattr(planning, "half_widths", widths)
+    stats.power(SEEDS_VARY, 3, 100, 0.1, mechanisms=7)
+    stats.power(SEEDS_VARY, 3, 100, 0.1)
+    (square, freedom), (alone, own) = seen
+    assert 2 <= freedom.min() < 2.3
+    assert 8.5 < freedom.max() <= 9
+    assert square.mean() == pytest.approx(100 * 0.05**2 + 0.5**2, rel=0.01)
+    assert alone.mean() == pytest.approx(square.mean(), rel=0.01)
+    assert (own == 2).all()
