@@ -601,8 +601,11 @@ def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -
     ] == [1, 8]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert train.choose_threads(small, 0) == 2
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert train.choose_threads(small, 0) == 3
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "9")
+    assert train.choose_threads(small, 0) == 1
+    for number in (0, 1, 3):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(number))
+        assert train.choose_threads(small, 0) == max(1, number)
 
 
 _FRAGMENTS = """
@@ -812,11 +815,14 @@ def test_a_compiled_module_is_tried_without_an_effect(monkeypatch: pytest.Monkey
 
         return compiled
 
+    synchronized: list[bool] = []
+    monkeypatch.setattr(train, "no_sync", lambda _, last: (synchronized.append(last), nullcontext())[1])
     monkeypatch.setattr(torch, "compile", compile)
     monkeypatch.setattr(logging.getLogger("torch._dynamo"), "level", logging.WARNING)
     state, notes = torch.get_rng_state(), list[str]()
     trainer._compile(notes.append)
     assert shapes == [(2, 8)]
+    assert synchronized == [False]
     assert trainer.forward is not trainer.module
     assert torch.equal(torch.get_rng_state(), state)
     assert cast(Any, trainer.model.calls).item() == 0
