@@ -225,6 +225,8 @@ def test_only_processes_of_several_draw_dropout_from_seeds_of_their_own() -> Non
     assert drawn(0, 1, config) == first[5]
     assert [drawn(rank, 2, config) for rank in (0, 1)] == [first[3], first[1003]]
     assert drawn(1, 2, without) == first[5]
+    of_attention = replace(without, model=replace(without.model, attention_dropout=0.1))
+    assert drawn(1, 2, of_attention) == first[1003]
 
 
 def test_the_first_signal_is_noted_and_the_second_ends_the_process() -> None:

@@ -379,14 +379,16 @@ def test_numbers_that_should_be_the_same_may_differ_as_outputs_round(monkeypatch
 
     def rounding(_: Subject, x: Tensor, step: Tensor, *, seeds: tuple[int, ...]) -> Tensor:
         given.append((step, seeds))
-        return 1e-4 * torch.arange(20.0).reshape(4, 5)  # 90 % are below 0.0018
+        return scale * 1e-4 * torch.arange(20.0).reshape(4, 5)  # 90 % are below 0.0018
 
     monkeypatch.setattr(questions, "rounding", rounding)
-    for by, size in ((0.0017, SAME), (0.0019, 0.0019 / 2.0019), (1e-6, 5e-7)):
-        found = questions._differ(Subject(nn.Identity(), 1), x, first, first + by, "they differ", "here")
-        assert found.value == pytest.approx(size, rel=0.1)
+    for scale in (1.0, 1e-3, 1e3):  # both are relative to the outputs
+        for by, size in ((0.0017, SAME), (0.0019, 0.0019 / 2.0019), (1e-6, 5e-7)):
+            y, other = scale * first, scale * (first + by)
+            found = questions._differ(Subject(nn.Identity(), 1), x, y, other, "they differ", "here")
+            assert found.value == pytest.approx(size, rel=0.1)
     (step, seeds), *_ = given
-    assert len(given) == 2
+    assert len(given) == 2 * 3
     assert step.shape == (4, 5)
     assert (step == 1e-3).all()
     assert len(set(seeds)) == 3  # also the noise of a module that draws is rounding
