@@ -14,9 +14,18 @@ from attnlab.config import ModelConfig
 from attnlab.errors import ConfigError
 from attnlab.inside.taps import Tap
 from attnlab.lm.model import LanguageModel
-from attnlab.measure.audit import Check, _narrow_head, _usable_lengths, conclude, document, leaks, questions
+from attnlab.measure.audit import (
+    Check,
+    _narrow_head,
+    _usable_lengths,
+    audit_module,
+    conclude,
+    document,
+    leaks,
+    questions,
+)
 from attnlab.measure.audit.leaks import SAME, Setting, worst
-from attnlab.measure.audit.subject import CONDITIONS, NotTested, Subject, all_forms, randomize_zero_init
+from attnlab.measure.audit.subject import CONDITIONS, NotTested, Subject, all_forms, dropout_of, randomize_zero_init
 from attnlab.registry import Entry
 
 WIDTH = 4
@@ -849,3 +858,22 @@ def test_a_text_read_after_another_is_another_one() -> None:
             return x + 0.1 * (last - x).abs().mean()
 
     assert worst(questions.repeat(Subject(Remembering(), WIDTH), [3])).value > 0.01
+
+
+def test_only_modules_with_dropout_or_zeros_have_a_second_form() -> None:
+    assert dropout_of(nn.Linear(2, 2)) == 0
+    assert dropout_of(nn.Sequential(nn.Dropout(0.1), nn.Dropout(0.3), nn.Dropout(0.2))) == 0.3
+    zeros = nn.Linear(WIDTH, WIDTH)
+    nn.init.zeros_(zeros.bias)
+    for module, forms in ((nn.Linear(WIDTH, WIDTH), 1), (nn.Dropout(0.1), 2), (zeros, 2)):
+        assert len(audit_module(module, n_embd=WIDTH, length=3).forms) == forms
+
+
+def test_modes_are_compared_for_every_text_of_a_batch() -> None:
+    class Later(nn.Module):
+        """In train(), texts after the first move by their distance from it."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.1 * self.training * (x - x[:1])
+
+    assert worst(questions.train_eval(Subject(Later(), WIDTH), [3])).value > 0.01
