@@ -690,6 +690,38 @@ def test_the_shares_of_processes_add_up_to_the_whole(
         assert weight.grad is None or torch.allclose(gradient, weight.grad, rtol=1e-9, atol=1e-15)
 
 
+def test_a_step_has_the_loss_and_the_gradient_of_the_mean_over_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = of_lengths([4, 9, 5])
+    trainer, plain = (trainer_of(monkeypatch, "dot", rows_per_batch=0, accumulate=2) for _ in range(2))
+    loss, norm = trainer.train_step(batch, 1.0)
+    hidden = [plain.model(torch.tensor([example.ids[:-1]]))[0] for example in batch]
+    aims = torch.tensor([token for example in batch for token in example.ids[1:]])
+    expected = torch.nn.functional.cross_entropy(torch.cat(hidden), aims)
+    expected.backward()
+    assert loss == pytest.approx(expected.item())
+    gradients = [(one.grad, other.grad) for one, other in zip(*map(weights_in, (trainer, plain)), strict=True)]
+    assert all(torch.allclose(one, other, rtol=1e-8, atol=1e-14) for one, other in gradients if one is not None)
+    assert norm == pytest.approx(
+        math.sqrt(sum(other.square().sum().item() for _, other in gradients if other is not None))
+    )
+
+
+def weights_in(trainer: train.Trainer) -> list[Any]:
+    return list(trainer.model.parameters())
+
+
+def test_the_average_takes_the_place_of_the_weights_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(monkeypatch, "dot", ema=0.5)
+    assert trainer.average is not None
+    before = [weight.detach().clone() for weight in weights_in(trainer)]
+    for tensor in trainer.average.tensors.values():
+        tensor.fill_(0.25)
+    with pytest.raises(ValueError, match="stop"), trainer._averaged():
+        assert all((weight == 0.25).all() for weight in weights_in(trainer))
+        raise ValueError("stop")
+    assert all(torch.equal(weight, old) for weight, old in zip(weights_in(trainer), before, strict=True))
+
+
 def test_a_batch_is_computed_in_parts_that_all_processes_share(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = of_lengths([3] * 11)
     for world, accumulate, sizes in ((1, 1, [11]), (1, 2, [6, 5]), (2, 2, [6, 5]), (3, 2, [6, 5]), (2, 3, [4, 4, 3])):
