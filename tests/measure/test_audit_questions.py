@@ -881,3 +881,23 @@ def test_modes_are_compared_for_every_text_of_a_batch() -> None:
             return x + 0.1 * self.training * (x - x[:1])
 
     assert worst(questions.train_eval(Subject(Later(), WIDTH), [3])).value > 0.01
+
+
+@pytest.mark.parametrize(("most", "width"), [(5, 64), (4, 8)])
+def test_a_form_is_wider_only_if_that_runs_at_the_length(most: int, width: int) -> None:
+    class Short(nn.Module):
+        """A mechanism that reads only a few tokens of 64 numbers."""
+
+        def __init__(
+            self, n_embd: int, n_head: int, block_size: int, *, causal: bool = True, dropout: float = 0.0
+        ) -> None:
+            super().__init__()
+            self.dropout = dropout
+
+        def forward(self, x: Tensor) -> Tensor:
+            if x.shape[1] > most and x.shape[2] == 64:
+                raise ValueError("too long")
+            return x
+
+    subjects, _ = all_forms(Entry("mechanism", "short", Short), (8, 2, 5))
+    assert [subject.width for subject in subjects if "dropout" in subject.form] == [width]
