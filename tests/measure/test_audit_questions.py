@@ -26,7 +26,15 @@ from attnlab.measure.audit import (
     questions,
 )
 from attnlab.measure.audit.leaks import SAME, Setting, worst
-from attnlab.measure.audit.subject import CONDITIONS, NotTested, Subject, all_forms, dropout_of, randomize_zero_init
+from attnlab.measure.audit.subject import (
+    CONDITIONS,
+    NotTested,
+    Subject,
+    all_forms,
+    dropout_of,
+    own_copy,
+    randomize_zero_init,
+)
 from attnlab.registry import Entry
 
 WIDTH = 4
@@ -863,6 +871,12 @@ def test_a_text_read_after_another_is_another_one() -> None:
 
 def test_only_modules_with_dropout_or_zeros_have_a_second_form(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dropout_of(nn.Linear(2, 2)) == 0
+    attention = nn.MultiheadAttention(2, 1, dropout=0.3)  # keeps its rate as a number
+    assert [dropout_of(one) for one in (attention, own_copy(attention), own_copy(attention, dropout=True))] == [
+        0.3,
+        0,
+        0.25,
+    ]
     assert dropout_of(nn.Sequential(nn.Dropout(0.1), nn.Dropout(0.3), nn.Dropout(0.2))) == 0.3
     zeros = nn.Linear(WIDTH, WIDTH)
     nn.init.zeros_(zeros.bias)
