@@ -915,3 +915,31 @@ def test_a_form_is_wider_only_if_that_runs_at_the_length(most: int, width: int) 
 
     subjects, _ = all_forms(Entry("mechanism", "short", Short), (8, 2, 5))
     assert [subject.width for subject in subjects if "dropout" in subject.form] == [width]
+
+
+def test_a_leak_into_outputs_that_are_all_zero_is_found() -> None:
+    drawn = Subject(nn.Identity(), WIDTH).draw(2, 4)
+
+    def call(x: Tensor) -> Tensor:
+        moved = torch.zeros_like(x)
+        moved[:, 0] = x[:, -1] - (drawn[: len(x), -1] if x.shape == drawn.shape else 0)
+        return moved
+
+    found = leaks.future_leak(Subject(call, WIDTH), Setting(4), [2])
+    assert (found[0] > 0.1).tolist() == [True, False, False, False]
+
+
+def test_a_block_called_twice_is_reported_of_modules_with_a_second_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part, self.drop = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)), nn.Dropout(0.1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            twice: Tensor = self.part(self.drop(self.part(x)))
+            return twice
+
+    ties: list[str] = []
+    monkeypatch.setattr(audit, "_audit", lambda name, subjects, length, tied, _: ties.append(tied(3).says))
+    audit_module(Twice(), n_embd=WIDTH)
+    assert ties == ["one pass goes 2 times through part"]
