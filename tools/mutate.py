@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {  # modules under src/attnlab, tests under tests, and words that the names of the tests contain
     "optim": ("lm/optim.py", "lm/test_optim.py", ""),
     "train": ("lm/train.py", "lm/test_train.py lm/test_training_rules.py lm/test_validation.py", ""),
-    "stats": ("stats/checks.py stats/confidence.py stats/means.py stats/s*.py stats/wording.py", "stats", ""),
+    "stats": ("stats/*.py", "stats", ""),
     "trust": (
         "trust/verdict.py trust/calibrating.py",
         "trust/test_trust_verdict.py trust/test_thresholds.py trust/test_trust_asking.py",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -143,10 +144,12 @@ def test_parts_by_length_have_the_gradient_of_one_padded_batch(
 def test_a_step_counts_the_tokens_it_reads_and_synchronizes_its_last_part(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     monkeypatch.setattr(train, "no_sync", lambda _, last: (seen.append(last), nullcontext())[1])
-    trainer = trainer_of(monkeypatch, "dot", rows_per_batch=0, accumulate=3)
+    trainer, begun = trainer_of(monkeypatch, "dot", rows_per_batch=0, accumulate=3), list[int]()
+    monkeypatch.setattr(trainer.model, "begin_step", lambda: begun.append(trainer.at.tokens))
     trainer.train_step([*of_lengths([4, 9, 5]), Example([1, 2, 3, 0, 0], 1, padding=2)], 1.0)
     assert trainer.at.tokens == 4 + 9 + 5 + 2  # neither the last token of a text nor padding is read
     assert seen == [False, True]  # two rows each
+    assert begun == [0]  # once for both
 
 
 @pytest.mark.parametrize(
@@ -222,6 +225,8 @@ def test_only_processes_of_several_draw_dropout_from_seeds_of_their_own() -> Non
     assert drawn(0, 1, config) == first[5]
     assert [drawn(rank, 2, config) for rank in (0, 1)] == [first[3], first[1003]]
     assert drawn(1, 2, without) == first[5]
+    of_attention = replace(without, model=replace(without.model, attention_dropout=0.1))
+    assert drawn(1, 2, of_attention) == first[1003]
 
 
 def test_the_first_signal_is_noted_and_the_second_ends_the_process() -> None:
@@ -593,10 +598,16 @@ def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -
     assert train.choose_threads(small, 0) == 8
     assert train.choose_threads(small, 3) == 3
     assert train.choose_threads(tiny, 0) == 1
+    assert [
+        train.choose_threads(replace(tiny, n_head=1, n_embd=width, positions="learned"), 0) for width in (95, 96)
+    ] == [1, 8]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert train.choose_threads(small, 0) == 2
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert train.choose_threads(small, 0) == 3
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "9")
+    assert train.choose_threads(small, 0) == 1
+    for number in (0, 1, 3):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(number))
+        assert train.choose_threads(small, 0) == max(1, number)
 
 
 _FRAGMENTS = """
@@ -679,6 +690,38 @@ def test_the_shares_of_processes_add_up_to_the_whole(
         assert weight.grad is None or torch.allclose(gradient, weight.grad, rtol=1e-9, atol=1e-15)
 
 
+def test_a_step_has_the_loss_and_the_gradient_of_the_mean_over_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = of_lengths([4, 9, 5])
+    trainer, plain = (trainer_of(monkeypatch, "dot", rows_per_batch=0, accumulate=2) for _ in range(2))
+    loss, norm = trainer.train_step(batch, 1.0)
+    hidden = [plain.model(torch.tensor([example.ids[:-1]]))[0] for example in batch]
+    aims = torch.tensor([token for example in batch for token in example.ids[1:]])
+    expected = torch.nn.functional.cross_entropy(torch.cat(hidden), aims)
+    expected.backward()
+    assert loss == pytest.approx(expected.item())
+    gradients = [(one.grad, other.grad) for one, other in zip(*map(weights_in, (trainer, plain)), strict=True)]
+    assert all(torch.allclose(one, other, rtol=1e-8, atol=1e-14) for one, other in gradients if one is not None)
+    assert norm == pytest.approx(
+        math.sqrt(sum(other.square().sum().item() for _, other in gradients if other is not None))
+    )
+
+
+def weights_in(trainer: train.Trainer) -> list[Any]:
+    return list(trainer.model.parameters())
+
+
+def test_the_average_takes_the_place_of_the_weights_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(monkeypatch, "dot", ema=0.5)
+    assert trainer.average is not None
+    before = [weight.detach().clone() for weight in weights_in(trainer)]
+    for tensor in trainer.average.tensors.values():
+        tensor.fill_(0.25)
+    with pytest.raises(ValueError, match="stop"), trainer._averaged():
+        assert all((weight == 0.25).all() for weight in weights_in(trainer))
+        raise ValueError("stop")
+    assert all(torch.equal(weight, old) for weight, old in zip(weights_in(trainer), before, strict=True))
+
+
 def test_a_batch_is_computed_in_parts_that_all_processes_share(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = of_lengths([3] * 11)
     for world, accumulate, sizes in ((1, 1, [11]), (1, 2, [6, 5]), (2, 2, [6, 5]), (3, 2, [6, 5]), (2, 3, [4, 4, 3])):
@@ -749,6 +792,7 @@ def test_numbers_of_the_result(tmp_path: Path, tiny: RunConfig, monkeypatch: pyt
     real = train.Trainer._finish
 
     def finish(self: train.Trainer, *given: Any) -> None:
+        (self.run.path / "checkpoints" / ".step-000001.tmp").mkdir(parents=True)  # what a killed process left behind
         self.at.seconds, self.at.validating, self.at.tokens, self.at.validations = 12.345, 1.26, 1000, 1
         real(self, *given)
 
@@ -763,6 +807,7 @@ def test_numbers_of_the_result(tmp_path: Path, tiny: RunConfig, monkeypatch: pyt
     assert all(row.seconds == round(row.seconds, 3) for row in rows)
     assert len({row.seconds for row in rows}) == len(rows)
     assert (result.steps, result.threads, result.device) == (7, torch.get_num_threads(), "cpu")
+    assert not list((run.path / "checkpoints").glob(".step*"))
 
 
 def test_only_the_first_process_writes(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -795,17 +840,23 @@ def test_a_compiled_module_is_tried_without_an_effect(monkeypatch: pytest.Monkey
         def compiled(*given: torch.Tensor) -> torch.Tensor:
             shapes.append(tuple(given[0].shape))
             assert trainer.model.training
+            warnings.warn_explicit(
+                "odd", UserWarning, "eval_frame.py", 1, module="torch._dynamo.eval_frame"
+            )  # not shown
             cast(Any, trainer.model.calls).add_(torch.rand(()))
             loss: torch.Tensor = module(*given)
             return loss
 
         return compiled
 
+    synchronized: list[bool] = []
+    monkeypatch.setattr(train, "no_sync", lambda _, last: (synchronized.append(last), nullcontext())[1])
     monkeypatch.setattr(torch, "compile", compile)
     monkeypatch.setattr(logging.getLogger("torch._dynamo"), "level", logging.WARNING)
     state, notes = torch.get_rng_state(), list[str]()
     trainer._compile(notes.append)
     assert shapes == [(2, 8)]
+    assert synchronized == [False]
     assert trainer.forward is not trainer.module
     assert torch.equal(torch.get_rng_state(), state)
     assert cast(Any, trainer.model.calls).item() == 0

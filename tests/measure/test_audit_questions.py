@@ -14,9 +14,27 @@ from attnlab.config import ModelConfig
 from attnlab.errors import ConfigError
 from attnlab.inside.taps import Tap
 from attnlab.lm.model import LanguageModel
-from attnlab.measure.audit import Check, _narrow_head, _usable_lengths, conclude, document, leaks, questions
+from attnlab.measure import audit
+from attnlab.measure.audit import (
+    Check,
+    _narrow_head,
+    _usable_lengths,
+    audit_module,
+    conclude,
+    document,
+    leaks,
+    questions,
+)
 from attnlab.measure.audit.leaks import SAME, Setting, worst
-from attnlab.measure.audit.subject import CONDITIONS, NotTested, Subject, all_forms, randomize_zero_init
+from attnlab.measure.audit.subject import (
+    CONDITIONS,
+    NotTested,
+    Subject,
+    all_forms,
+    dropout_of,
+    own_copy,
+    randomize_zero_init,
+)
 from attnlab.registry import Entry
 
 WIDTH = 4
@@ -33,6 +51,9 @@ def running_mean(x: Tensor, padding: Tensor | None = None) -> Tensor:
 
 def test_sizes_of_small_and_of_infinite_outputs() -> None:
     assert leaks.difference(torch.tensor([1e-3]), torch.tensor([2e-3])) == pytest.approx(0.5)
+    assert leaks.difference(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 1.0])) == 0.75
+    assert leaks.difference(torch.tensor([-1.0, 1.0]), torch.tensor([-4.0, 1.0])) == 0.75
+    assert leaks.difference(torch.tensor([1.0]), torch.tensor([-9.0])) == pytest.approx(10 / 9)
     assert leaks.size_of(torch.tensor([float("nan"), float("inf"), -float("inf"), -0.5, 0.25])) == 0.5
 
 
@@ -186,6 +207,8 @@ def test_about_as_many_positions_as_asked_for() -> None:
         assert chosen != leaks.positions(tokens, most, 1)
         edges = {place for seed in range(9) for place in leaks.positions(tokens, most, seed)}
         assert set(range(15, tokens - 1, 16)) <= edges
+    for tokens in (32, 33, 64, 65, 512):  # the last token has no future
+        assert max(max(leaks.positions(tokens, 8, seed)) for seed in range(9)) == tokens - 2
 
 
 # What is asked about the future
@@ -374,14 +397,16 @@ def test_numbers_that_should_be_the_same_may_differ_as_outputs_round(monkeypatch
 
     def rounding(_: Subject, x: Tensor, step: Tensor, *, seeds: tuple[int, ...]) -> Tensor:
         given.append((step, seeds))
-        return 1e-4 * torch.arange(20.0).reshape(4, 5)  # 90 % are below 0.0018
+        return scale * 1e-4 * torch.arange(20.0).reshape(4, 5)  # 90 % are below 0.0018
 
     monkeypatch.setattr(questions, "rounding", rounding)
-    for by, size in ((0.0017, SAME), (0.0019, 0.0019 / 2.0019), (1e-6, 5e-7)):
-        found = questions._differ(Subject(nn.Identity(), 1), x, first, first + by, "they differ", "here")
-        assert found.value == pytest.approx(size, rel=0.1)
+    for scale in (1.0, 1e-3, 1e3):  # both are relative to the outputs
+        for by, size in ((0.0017, SAME), (0.0019, 0.0019 / 2.0019), (1e-6, 5e-7)):
+            y, other = scale * first, scale * (first + by)
+            found = questions._differ(Subject(nn.Identity(), 1), x, y, other, "they differ", "here")
+            assert found.value == pytest.approx(size, rel=0.1)
     (step, seeds), *_ = given
-    assert len(given) == 2
+    assert len(given) == 2 * 3
     assert step.shape == (4, 5)
     assert (step == 1e-3).all()
     assert len(set(seeds)) == 3  # also the noise of a module that draws is rounding
@@ -829,3 +854,92 @@ def test_a_report_tells_why_something_was_not_tested() -> None:
         ("not tested", "padding, masked: accepts no padding mask"),
         ("note", "odd"),
     ]
+
+
+def test_a_text_read_after_another_is_another_one() -> None:
+    class Remembering(nn.Module):
+        """Adds how far the text before was from this one."""
+
+        before: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            last, self.before = self.before if self.before is not None else x, x
+            return x + 0.1 * (last - x).abs().mean()
+
+    assert worst(questions.repeat(Subject(Remembering(), WIDTH), [3])).value > 0.01
+
+
+def test_only_modules_with_dropout_or_zeros_have_a_second_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dropout_of(nn.Linear(2, 2)) == 0
+    attention = nn.MultiheadAttention(2, 1, dropout=0.3)  # keeps its rate as a number
+    assert [dropout_of(one) for one in (attention, own_copy(attention), own_copy(attention, dropout=True))] == [
+        0.3,
+        0,
+        0.25,
+    ]
+    assert dropout_of(nn.Sequential(nn.Dropout(0.1), nn.Dropout(0.3), nn.Dropout(0.2))) == 0.3
+    zeros = nn.Linear(WIDTH, WIDTH)
+    nn.init.zeros_(zeros.bias)
+    audited: list[int] = []
+    monkeypatch.setattr(audit, "_audit", lambda _, subjects, *__: audited.append(len(subjects)))
+    for module in (nn.Linear(WIDTH, WIDTH), nn.Dropout(0.1), zeros):
+        audit_module(module, n_embd=WIDTH)
+    assert audited == [1, 2, 2]
+
+
+def test_modes_are_compared_for_every_text_of_a_batch() -> None:
+    class Later(nn.Module):
+        """In train(), texts after the first move by their distance from it."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.1 * self.training * (x - x[:1])
+
+    assert worst(questions.train_eval(Subject(Later(), WIDTH), [3])).value > 0.01
+
+
+@pytest.mark.parametrize(("most", "width"), [(5, 64), (4, 8)])
+def test_a_form_is_wider_only_if_that_runs_at_the_length(most: int, width: int) -> None:
+    class Short(nn.Module):
+        """A mechanism that reads only a few tokens of 64 numbers."""
+
+        def __init__(
+            self, n_embd: int, n_head: int, block_size: int, *, causal: bool = True, dropout: float = 0.0
+        ) -> None:
+            super().__init__()
+            self.dropout = dropout
+
+        def forward(self, x: Tensor) -> Tensor:
+            if x.shape[1] > most and x.shape[2] == 64:
+                raise ValueError("too long")
+            return x
+
+    subjects, _ = all_forms(Entry("mechanism", "short", Short), (8, 2, 5))
+    assert [subject.width for subject in subjects if "dropout" in subject.form] == [width]
+
+
+def test_a_leak_into_outputs_that_are_all_zero_is_found() -> None:
+    drawn = Subject(nn.Identity(), WIDTH).draw(2, 4)
+
+    def call(x: Tensor) -> Tensor:
+        moved = torch.zeros_like(x)
+        moved[:, 0] = x[:, -1] - (drawn[: len(x), -1] if x.shape == drawn.shape else 0)
+        return moved
+
+    found = leaks.future_leak(Subject(call, WIDTH), Setting(4), [2])
+    assert (found[0] > 0.1).tolist() == [True, False, False, False]
+
+
+def test_a_block_called_twice_is_reported_of_modules_with_a_second_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part, self.drop = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)), nn.Dropout(0.1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            twice: Tensor = self.part(self.drop(self.part(x)))
+            return twice
+
+    ties: list[str] = []
+    monkeypatch.setattr(audit, "_audit", lambda name, subjects, length, tied, _: ties.append(tied(3).says))
+    audit_module(Twice(), n_embd=WIDTH)
+    assert ties == ["one pass goes 2 times through part"]

@@ -188,3 +188,58 @@ def test_cross_fitting_judges_no_answer_by_a_map_that_saw_it() -> None:
 def test_a_map_of_equal_scores_is_the_share_of_right_answers_counted_as_platt_does() -> None:
     """Three right answers count as 4/5 each, the wrong one as 1/3."""
     assert stats.fit_platt([0.5] * 4, [True, True, False, True])([0.5]) == pytest.approx([(3 * 4 / 5 + 1 / 3) / 4])
+
+
+def test_newcombes_interval_by_its_definition() -> None:
+    """Its ends are 1.96 standard errors of Hanley and McNeil away, for sides of equal size, from the area."""
+    for known, unknown in (([3, 4, 5, 6], [0, 1]), ([1, 1, 1, 1], [1, 1, 1])):
+        found = stats.auroc(known, unknown)
+        m, n = len(known), len(unknown)
+        assert found.method == "Newcombe"
+        for end in {found.low, found.high} - {found.value}:
+            assert end is not None
+            less, more = end / (2 - end), 2 * end**2 / (1 + end)
+            size = (m + n) / 2 - 1
+            variance = (end * (1 - end) + size * (less - end**2) + size * (more - end**2)) / (m * n)
+            assert abs(found.value - end) == pytest.approx(norm.ppf(0.975) * math.sqrt(variance), abs=1e-6)
+
+
+def test_the_error_of_a_calibrated_model_is_the_mean_distance_of_a_normal_variable() -> None:
+    """Two bins of two answers: each share of right answers has the standard deviation of the root of the sum of p q, over 2."""
+    found = stats.calibration([0.1, 0.3, 0.6, 0.8], [False, True, True, True], bins=2)
+    spread = [math.sqrt(0.09 + 0.21) / 2, math.sqrt(0.24 + 0.16) / 2]
+    assert found.ece_if_calibrated == pytest.approx(math.sqrt(2 / math.pi) * sum(spread) / 2)
+    assert [one.confidence for one in found.table] == pytest.approx([0.2, 0.7])
+    assert [(one.low, one.high) for one in found.table] == [stats.proportion_interval(k, 2) for k in (1, 2)]
+    single = stats.calibration([0.5] * 3 + [0.9], [True, False, True, True], bins=1)
+    assert [one.answers for one in single.table] == [4]
+    assert single.ece == pytest.approx(0.75 - 0.6)
+
+
+def test_a_map_is_the_least_of_platts_loss() -> None:
+    """The gradient at the map is zero, with targets of 5/6 for the 4 right answers and 1/5 for the 3 wrong ones."""
+    score, right = np.array([0.2, 0.3, 0.5, 0.6, 0.7, 0.9, 0.95]), np.array([0, 1, 0, 1, 0, 1, 1])
+    found = stats.fit_platt(score, right)
+    off = found(score) - np.where(right, 5 / 6, 1 / 5)
+    assert found.slope > 0.01
+    assert off.sum() == pytest.approx(0, abs=1e-6)
+    assert off @ np.log(score / (1 - score)) == pytest.approx(0, abs=1e-6)
+    turned = stats.fit_platt(score, 1 - right)
+    assert turned.slope == pytest.approx(0.01)  # keeps the order of scores
+    extreme = stats.Platt(1.0, 0.0)([0.0, 1.0])
+    assert extreme == pytest.approx([1e-6, 1 - 1e-6], rel=1e-9)
+
+
+def test_folds_are_of_equal_size_and_as_many_as_asked_for() -> None:
+    """With equal scores an answer gets the share of Platt's targets among the answers of the other folds."""
+    right = np.array([True] * 5 + [False] * 5)
+    for folds in (2, 5, 10, 20):
+        held = 10 // min(folds, 10)
+        for value in stats.cross_fitted([0.5] * 10, right, folds):
+            hits = [k for k in range(11 - held) if abs(share_of_platt(k, 10 - held) - value) < 1e-6]
+            assert len(hits) == 1
+            assert 5 - held <= hits[0] <= 5
+
+
+def share_of_platt(hits: int, answers: int) -> float:
+    return (hits * (hits + 1) / (hits + 2) + (answers - hits) / (answers - hits + 2)) / answers

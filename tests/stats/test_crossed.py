@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 from attnlab import stats
 from attnlab.errors import UserError
-from attnlab.stats.crossed import shared_freedom
+from attnlab.stats.crossed import by_cluster, mean_squares, shared_freedom, variance_of_mean
 
 
 def losses(sentences: int, gap: float = 0.05, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -379,3 +379,139 @@ def test_one_candidate_and_the_first_of_equals() -> None:
     assert stats.chosen_best([[1, 0], [0, 1]]).best == 0
     with pytest.raises(UserError, match="at least two questions"):
         stats.chosen_best([[1], [0]])
+
+
+def test_mean_squares_by_hand() -> None:
+    """Rows have means 2 and 5, columns 1, 3.5 and 6; the rest is 1.5 or -1.5 in the corners, else 0."""
+    table = np.array([[1.0, 2.0, 3.0], [1.0, 5.0, 9.0]])
+    assert [float(square) for square in mean_squares(table)] == [13.5, 12.5, 4.5]
+    assert [float(square) for square in mean_squares(table[:1])] == [0.0, 1.0, 0.0]
+    assert [float(square) for square in mean_squares(table[:, 2:])] == [18.0, 0.0, 0.0]
+    stacked = mean_squares(np.stack([table, 2 * table]))
+    assert [square.tolist() for square in stacked] == [[13.5, 54.0], [12.5, 50.0], [4.5, 18.0]]
+
+
+@pytest.mark.parametrize(
+    ("squares", "variance", "freedom"),
+    [
+        ((6.0, 4.0, 2.0), 8 / 6, 64 / (36 / 3 + 16 / 5 + 4 / 15)),
+        ((6.0, 2.0, 4.0), 6 / 6, 3.0),  # by chance the sum is smaller than one part: the larger counts
+        ((2.0, 6.0, 4.0), 6 / 6, 5.0),
+        ((3.0, 3.0, 4.0), 3 / 6, 3.0),
+    ],
+)
+def test_the_variance_of_a_mean_by_hand(squares: tuple[float, float, float], variance: float, freedom: float) -> None:
+    parts = (np.array(squares[0]), np.array(squares[1]), np.array(squares[2]))
+    found = variance_of_mean(parts, (3.0, 5.0, 15.0), 6)
+    assert [float(value) for value in found] == pytest.approx([variance, freedom])
+
+
+def test_the_two_questions_more_are_clusters_of_their_own() -> None:
+    rng = np.random.default_rng(19)
+    a, b = (rng.random((2, 3, 40)) < 0.5).astype(float)
+    clusters = np.arange(40) // 4
+    padded = np.column_stack([np.ones(3), -np.ones(3), a - b])
+    expected = stats.crossed(padded, clusters=[100, 101, *clusters]).within(0.3, 0.05)
+    assert expected is not None
+    for shift in (0, 1, 2, 100):
+        found = stats.seeds_by_questions(a, b, margin=0.3, clusters=(clusters + shift).tolist()).equivalence
+        assert found is not None
+        assert (found.low, found.high, found.p) == pytest.approx((expected.low, expected.high, expected.p))
+    shared = stats.SharedSeeds(2.0, 4.0)
+    with_others = stats.seeds_by_questions(a, b, margin=0.3, shared=shared)
+    assert with_others.equivalence == stats.crossed(padded, shared=shared).within(0.3, 0.05)
+    assert with_others.both == stats.crossed(a - b, shared=shared)
+
+
+def test_intervals_of_shares_end_at_one() -> None:
+    a = np.array([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+    found = stats.seeds_by_questions(a, 1 - a).both
+    assert (found.low, found.high) == (-1.0, 1.0)
+    assert stats.crossed(2 * a - 1).interval(0.05)[1] > 1
+
+
+def test_clusters_by_hand() -> None:
+    """Sums of clusters around the mean of their row, over the mean size: the mean of the row stays."""
+    table = np.array([[1.0, 3.0, 2.0, 6.0], [0.0, 0.0, 4.0, 4.0]])
+    found = by_cluster(table, [7, 7, 7, 2])  # sizes 1 and 3, mean 2; in the order of their numbers
+    assert found.tolist() == [[3 + (6 - 3) / 2, 3 + (6 - 9) / 2], [2 + (4 - 2) / 2, 2 + (4 - 6) / 2]]
+
+
+def test_an_equivalence_is_shown_below_its_level_only() -> None:
+    shown = [stats.Equivalence(0.1, -0.05, 0.05, p, 0.05).shown for p in (0.049, 0.05, 0.051)]
+    assert shown == [True, False, False]
+
+
+def test_what_is_certain_of_a_mean() -> None:
+    """One seed: the t distribution over 29 items on either side."""
+    values = np.random.default_rng(20).normal(0.3, 1, (1, 30))
+    found, law = stats.crossed(values), scipy_stats.t(29, values.mean(), values.std(ddof=1) / 30**0.5)
+    assert found.above(0.1) == pytest.approx(law.cdf(0.1))
+    same = found.within(0.5, 0.05)
+    assert same is not None
+    assert same.p == pytest.approx(max(law.cdf(-0.5), law.sf(0.5)))
+    assert (same.low, same.high) == pytest.approx(law.interval(0.9))
+
+
+def test_perplexities_are_checked_and_weighed_by_tokens() -> None:
+    """One sentence of 1 token with loss 0 and one of 3 with loss 1: the logarithm is 3/4."""
+    found = stats.log_perplexities([[0.0, 1.0]], [1, 3])
+    assert found.tolist() == [[0.75 + 0.5 * (0 - 0.75), 0.75 + 1.5 * (1 - 0.75)]]
+    assert stats.log_perplexities([[0.0, 0.0]], None).tolist() == [[0.0, 0.0]]
+    plain = stats.log_perplexities([[0.0, math.log(3)]], None)  # perplexities 1 and 3, mean 2
+    assert plain == pytest.approx(np.array([[math.log(2) - 0.5, math.log(2) + 0.5]]))
+    with pytest.raises(UserError, match="above 0"):
+        stats.log_perplexities([[0.0, 1.0]], [0, 3])
+
+
+def test_six_clusters_are_enough_for_a_test_of_several_seeds() -> None:
+    table = np.random.default_rng(21).normal(size=(2, 24))
+    tested = [stats.crossed(table, clusters=[at % count for at in range(24)]).p for count in (5, 6)]
+    assert tested[0] is None
+    assert tested[1] is not None
+
+
+def test_a_ratio_over_a_mean_near_zero_has_no_end_and_over_zero_is_refused() -> None:
+    part, whole = np.array([[1.0, 2.0, 3.0, 4.0]]), np.array([[1.0, -1.0, 2.0, -2.0]])
+    with pytest.raises(UserError, match="the second mean is 0"):
+        stats.ratio_of_means(part, whole)
+    found = stats.ratio_of_means(part, whole + 0.1)
+    assert (found.value, found.alpha) == (pytest.approx(25.0), 0.05)
+    assert found.high is None
+
+
+def test_a_table_of_nearly_equal_values_does_not_vary() -> None:
+    """Sums of 0.1 are not exact: their variance is rounding."""
+    found = stats.crossed(np.full((3, 7), 0.1) + 0.2)
+    assert (found.p, found.low, found.note) == (None, None, "nothing varies: run more to generalise")
+    small = 1e-12 * np.array([[1.0, 2.0, 4.0], [2.0, 3.0, 9.0]])
+    assert stats.crossed(1 + small).p is not None
+
+
+def test_the_noisiest_that_still_share() -> None:
+    """With 3 seeds and 4 that share, F has 2 and 6 degrees of freedom: 3.463 is its upper tenth."""
+    seeds = np.array([[-1.0], [0.0], [1.0]])  # mean square 1 per item
+
+    def shared(ratio: float) -> list[stats.SharedSeeds | None]:
+        tables = {name: np.repeat(seeds, 2, 1) for name in ("r", "b", "c", "d")}
+        pairs = [(name, "r") for name in "abcd"]
+        return stats.shared_seeds({"a": np.repeat(seeds * ratio**0.5, 2, 1), **tables}, pairs)
+
+    assert shared(3.47)[0] is None
+    found = shared(3.45)[0]
+    assert found is not None
+    weight = 3.0  # half of the 6 degrees of freedom of the other three
+    own = 2 * (2 * 3.45 + weight) / 5  # of two items
+    assert found.square == pytest.approx(own + 2)
+    assert found.freedom == pytest.approx((own + 2) ** 2 / (own**2 / 5 + 2**2 / 2))
+
+
+def test_a_narrow_interval_of_a_ratio_is_exact() -> None:
+    rng = np.random.default_rng(22)
+    whole = rng.normal(1.0, 0.1, (1, 30))
+    part = 0.5 * whole + 1e-5 * rng.normal(size=(1, 30))
+    found = stats.ratio_of_means(part, whole, alpha=0.1)
+    assert found.low is not None
+    assert found.high is not None
+    for end in (found.low, found.high):
+        assert stats.crossed(part - end * whole).p == pytest.approx(0.1, abs=1e-3)

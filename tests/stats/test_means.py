@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy import stats as scipy_stats
 from attnlab import stats
 from attnlab.errors import UserError
 
+PARTS = stats.Components(seeds=1.0, items=1.0, rest=1.0, most_seeds=1.0)
 values = st.lists(st.floats(-100, 100), min_size=2, max_size=8)
 
 
@@ -141,3 +143,71 @@ def test_the_standard_error_is_that_of_the_analysis_of_variance(table: list[list
     result = stats.crossed(table)
     assert result.error == pytest.approx((total / (seeds * items)) ** 0.5)
     assert result.freedom == pytest.approx(freedom)
+
+
+def test_levels_other_than_95_percent_and_geometric_means() -> None:
+    wanted = scipy_stats.ttest_1samp([1.0, 2.0, 4.0], 0.0).confidence_interval(0.99)
+    found = stats.mean_interval([1.0, 2.0, 4.0], alpha=0.01)
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+    assert (found.n, found.note) == (3, "")
+    equal = stats.mean_interval([2.0, 2.0])
+    assert (equal.n, equal.mean, equal.sd, equal.note) == (2, 2.0, 0.0, "no spread between seeds, so no interval")
+    assert stats.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_the_t_test_is_that_of_scipy() -> None:
+    a, b = [1.0, 2.0, 4.0, 8.0], [2.0, 2.5, 3.0, 9.5]
+    found, wanted = stats.paired(a, b), scipy_stats.ttest_rel(a, b)
+    assert found.p == pytest.approx(wanted.pvalue)
+    assert (found.seeds, found.a, found.b) == (4, 3.75, 4.25)
+    alone = stats.paired([2.0], [2.0])
+    assert (alone.p, alone.note) == (None, "one seed, so no interval")
+
+
+def test_equal_p_values_are_adjusted_alike_and_ends_are_probabilities() -> None:
+    assert stats.holm([0.03, 0.03]) == pytest.approx([0.06, 0.06])
+    assert stats.holm([0.0, 1.0]) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: stats.mean_interval([[1.0, 2.0]]), "the values must have 1 axes, not 2"),
+        (lambda: stats.crossed([1.0, 2.0]), "the differences must have 2 axes, not 1"),
+        (lambda: stats.mcnemar([[1.0, 0.0]], [[1.0, 0.0]]), "the answers of A must have 1 axes, not 2"),
+        (lambda: stats.mcnemar([1, 0], [1, 2]), "the answers of B must be right or wrong"),
+        (lambda: stats.mcnemar([0.5, 0], [1, 0]), "the answers of A must be right or wrong"),
+        (lambda: stats.paired([[1.0, 2.0]], [[1.0, 2.0]]), "the values of A must have 1 axes"),
+        (lambda: stats.crossed([[1.0, np.inf, np.nan]]), "but 2 of 3 values are not, the first at position 2"),
+        (lambda: stats.sample_size(1.5, 0.5), r"a share must lie in \[0, 1\], not 1.5"),
+        (lambda: stats.sample_size(0.5, -0.5), r"a share must lie in \[0, 1\], not -0.5"),
+        (lambda: stats.sample_size(0.2, 0.3, alpha=1.0), "alpha must lie between 0 and 1, not 1.0"),
+        (lambda: stats.sample_size(0.2, 0.3, power=0.0), "power must lie between 0 and 1, not 0.0"),
+        (lambda: stats.risk_bound(1, 5, 0.0), "alpha must lie between 0 and 1"),
+        (lambda: stats.risk_bound(1, -1), "accepted answers must be at least 0, not -1"),
+        (lambda: stats.risk_bound(True, 1), "errors must be a whole number, not True"),
+        (lambda: stats.accepted_needed(0.1, alpha=1.5), "alpha must lie between 0 and 1"),
+        (lambda: stats.accepted_needed(1.0), "the allowed risk must lie between 0 and 1"),
+        (lambda: stats.accepted_needed(0.1, 1.5), r"a risk must lie in \[0, 1\], not 1.5"),
+        (lambda: stats.accepted_needed(0.1, -0.5), r"a risk must lie in \[0, 1\], not -0.5"),
+        (lambda: stats.least_confidence([0.5], 0.0), "the share of strangers must lie between 0 and 1"),
+        (lambda: stats.calibration([0.5], [1], bins=0), "bins must be at least 1, not 0"),
+        (lambda: stats.calibration([1.5], [1]), "from 0 to 1, but run from 1.5 to 1.5"),
+        (lambda: stats.two_proportions(-1, 5, 1, 5), "right answers must be at least 0, not -1"),
+        (lambda: stats.two_proportions(1, 5, 6, 5), "6 right answers to 5 questions"),
+        (lambda: stats.holm([1.5]), r"a p value must lie in \[0, 1\], not 1.5"),
+        (lambda: stats.holm([-0.5]), r"a p value must lie in \[0, 1\], not -0.5"),
+        (lambda: stats.power(PARTS, 3, 1, 0.1), "items must be at least 2, not 1"),
+        (lambda: stats.power(PARTS, 0, 5, 0.1), "seeds must be at least 1, not 0"),
+        (lambda: stats.power(PARTS, 3, 5, 0.1, alpha=0.0), "alpha must lie between 0 and 1"),
+        (lambda: stats.variance_components([[[0.0], [1.0]]]), "at least 2 seeds and 2 items, not 2 and 1"),
+        (lambda: stats.chosen_best([1.0, 0.0]), "right and wrong must have 2 axes"),
+        (lambda: stats.log_perplexities([1.0], [1]), "the losses must have 2 axes"),
+        (lambda: stats.log_perplexities([[1.0]], [[1]]), "the tokens must have 1 axes"),
+        (lambda: stats.in_words(stats.two_proportions(1, 5, 2, 5), alpha=1.0), "alpha must lie between 0 and 1"),
+        (lambda: stats.crossed([[1.0]]).above(0), "without spread there is no test"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(ask: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ask()

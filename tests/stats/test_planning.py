@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import binom
+from scipy.stats import binom, chi2, nct, norm, t
 
 from attnlab import stats
 from attnlab.errors import UserError
+from attnlab.stats import planning
 from attnlab.stats.crossed import mean_squares
 from attnlab.stats.planning import half_widths
 
@@ -189,3 +190,84 @@ def test_the_power_of_many_pairs_is_that_of_what_they_share() -> None:
     planned = stats.power(parts, 3, 60, difference, level, mechanisms=7)
     assert planned == pytest.approx(np.mean(found), abs=0.08)
     assert planned > stats.power(parts, 3, 60, difference, level) + 0.05
+
+
+def test_power_where_only_seeds_vary_is_that_of_the_t_test() -> None:
+    parts = stats.Components(seeds=0.04, items=0.0, rest=0.0, most_seeds=0.04)
+    for seeds, difference, alpha in ((2, 1.5, 0.05), (4, 0.3, 0.05), (9, 0.2, 0.01)):
+        shift, edge = difference / 0.2 * seeds**0.5, t.ppf(1 - alpha / 2, seeds - 1)
+        exact = nct.sf(edge, seeds - 1, shift) + nct.cdf(-edge, seeds - 1, shift)
+        assert stats.power(parts, seeds, 50, difference, alpha) == pytest.approx(exact, abs=0.003)
+
+
+def test_equivalence_where_only_seeds_vary_is_that_of_two_t_tests() -> None:
+    """Summed over the variances that may come out."""
+    parts = stats.Components(seeds=0.04, items=0.0, rest=0.0, most_seeds=0.04)
+    error = 0.2 / 5**0.5
+    half = t.ppf(0.95, 4) * error * np.sqrt(chi2.ppf((np.arange(20_000) + 0.5) / 20_000, 4) / 4)
+    for margin in (0.15, 0.3):
+        exact = (2 * norm.cdf(np.maximum(0, margin - half) / error) - 1).mean()
+        assert stats.equivalence_power(parts, 5, 50, margin) == pytest.approx(exact, abs=0.002)
+
+
+@pytest.mark.parametrize("mechanisms", [2, 3, 5, 30])
+def test_power_is_that_of_mean_squares_that_are_drawn(mechanisms: int) -> None:
+    """Seeds, items and the rest all vary; the seeds of a pair are those of two mechanisms, one of them the reference."""
+    seeds, items, difference, count = 4, 8, 0.45, 40_000
+    rng = np.random.default_rng(9)
+    variance = {"seeds": 8 * 0.05 + 0.3, "items": 4 * 0.02 + 0.3, "rest": 0.3}
+    parts = stats.Components(seeds=0.05, items=0.02, rest=0.3, most_seeds=0.05)
+    own, reference, others = (rng.chisquare(3, (count, at)) / 3 for at in (1, 1, max(1, mechanisms - 2)))
+    weight = min(5.0, 3 * (mechanisms - 2) / 2)
+    drawn = (3 * own[:, 0] + weight * others.mean(axis=1)) / (3 + weight)
+    of_seeds = (drawn + reference[:, 0]) / 2 if weight else own[:, 0]
+    freedom = (drawn + reference[:, 0]) ** 2 / (drawn**2 / (3 + weight) + reference[:, 0] ** 2 / 3) if weight else 3.0
+    squares = (
+        variance["seeds"] * of_seeds,
+        variance["items"] * rng.chisquare(7, count) / 7,
+        variance["rest"] * rng.chisquare(21, count) / 21,
+    )
+    half = half_widths(squares, seeds, items, 0.05, freedom)
+    error = math.sqrt((variance["seeds"] + variance["items"] - variance["rest"]) / 32)
+    means = difference + error * rng.normal(size=count)
+    assert stats.power(parts, seeds, items, difference, mechanisms=mechanisms) == pytest.approx(
+        (np.abs(means) > half).mean(), abs=0.012
+    )
+
+
+def test_the_smallest_difference_scales_with_the_spread_and_has_the_power_of_a_plan() -> None:
+    for scale in (1.0, 1e-4, 1e4):
+        parts = stats.Components(*(scale**2 * part for part in (0.05**2, 0.1**2, 0.5**2, 0.1**2)))
+        smallest = stats.smallest_difference(parts, 3, 100, 0.01, 6)
+        assert stats.power(parts, 3, 100, smallest, 0.01, 6) == pytest.approx(0.8, abs=1e-4)
+    wide = stats.Components(seeds=1.0, items=0.0, rest=0.0, most_seeds=1.0)
+    smallest = stats.smallest_difference(wide, 2, 2)  # the search begins at 1
+    assert nct.sf(t.ppf(0.975, 1), 1, smallest * 2**0.5) == pytest.approx(0.8, abs=0.003)
+
+
+def test_components_by_hand() -> None:
+    """Mean squares 13.5, 12.5 and 4.5, four times as much in the doubled table; 3 items and 2 seeds."""
+    table = np.array([[1.0, 2.0, 3.0], [1.0, 5.0, 9.0]])
+    found = stats.variance_components([table, 2 * table])
+    assert (found.seeds, found.items, found.rest) == pytest.approx(((33.75 - 11.25) / 3, (31.25 - 11.25) / 2, 11.25))
+    assert found.most_seeds == pytest.approx((33.75 / chi2.ppf(0.2, 1) - 11.25) / 3)
+    assert found.cautious == replace(found, seeds=found.most_seeds)
+
+
+def test_welchs_degrees_of_freedom_lie_between_those_of_one_side_and_their_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a reference with 3 seeds, 2, and of another mechanism, with those of six that share, 2 + 5."""
+    seen: list[tuple[NDArray[np.float64], ...]] = []
+
+    def widths(squares: tuple[NDArray[np.float64], ...], *given: object) -> NDArray[np.float64]:
+        seen.append((squares[0], np.asarray(given[-1])))
+        return np.ones_like(squares[0])
+
+    monkeypatch.setattr(planning, "half_widths", widths)
+    stats.power(SEEDS_VARY, 3, 100, 0.1, mechanisms=7)
+    stats.power(SEEDS_VARY, 3, 100, 0.1)
+    (square, freedom), (alone, own) = seen
+    assert 2 <= freedom.min() < 2.3
+    assert 8.5 < freedom.max() <= 9
+    assert square.mean() == pytest.approx(100 * 0.05**2 + 0.5**2, rel=0.01)
+    assert alone.mean() == pytest.approx(square.mean(), rel=0.01)
+    assert (own == 2).all()

@@ -259,3 +259,70 @@ def test_no_threshold_goes_below_the_lowest() -> None:
 def test_negative_counts_are_refused() -> None:
     with pytest.raises(UserError, match="errors must be at least 0"):
         stats.risk_bound(-1, 5)
+
+
+RISKY = "A risk of at most 10 % could not be certified with 95 % confidence, so no question is answered"
+
+
+@pytest.mark.parametrize(
+    ("confidence", "right", "words"),
+    [
+        (
+            [0.9] * 20,
+            [True] * 20,
+            f"{RISKY} (0 % would be wrong if all were): without an error it takes 29 accepted answers,"
+            " and there are 20 questions.",
+        ),
+        (
+            [0.01] * 200,
+            [True] * 200,
+            f"{RISKY} (0 % would be wrong if all were): no answer is confident enough"
+            " (without an error it takes 42 accepted answers).",
+        ),
+        (
+            [0.8] * 200,
+            [True, False] * 100,
+            f"{RISKY} (50 % would be wrong if all were): 100 of 200 accepted answers were wrong, which certifies 58.1 %"
+            " only. At this rate of errors no number of answers would do.",
+        ),
+        (
+            [0.9] * 300 + [0.01] * 100,
+            [place % 16 != 0 for place in range(400)],
+            f"{RISKY} (6.25 % would be wrong if all were): 19 of 300 accepted answers were wrong, which certifies 10.2 %"
+            " only. At this rate of errors it takes about 369 accepted answers, or 492 questions.",
+        ),
+    ],
+)
+def test_a_rule_that_is_not_met_says_why(confidence: list[float], right: list[bool], words: str) -> None:
+    rule = stats.selective_rule(confidence, right, 0.1)
+    assert (rule.met, rule.words) == (False, words)
+
+
+def test_a_rule_that_accepts_everything_says_so() -> None:
+    rule = stats.selective_rule([0.9] * 60, [True] * 59 + [False], 0.1)
+    assert (rule.threshold, rule.coverage, rule.needed) == (0.0, 1.0, None)
+    assert " at least 0.0 %: all of these 60 questions, of which 1 were answered wrongly. The 95 %" in rule.words
+    sure = stats.selective_rule([1.0] * 60, [True] * 60, 0.1, shown=lambda _: 0.99999)
+    assert "It answers if its confidence is at least 99.9 %: " in sure.words  # never 100.0
+
+
+def test_plans_end_at_a_million_accepted_answers() -> None:
+    """Without an error n answers certify 1 - 0.05^(1/n)."""
+    certified = {count: 1 - 0.05 ** (1 / (count - 0.5)) for count in (2, 1_000_000, 1_000_001)}
+    found = [stats.accepted_needed(risk) for risk in certified.values()]
+    assert found == [2, 1_000_000, None]
+    assert stats.accepted_needed(0.96) == 1
+
+
+def test_the_least_confidence_is_just_above_those_that_are_too_many() -> None:
+    strangers = np.arange(93) / 100  # 93 accepted and one above certify 5 %, 92 do not
+    assert stats.least_confidence(strangers) == pytest.approx(0.91 + 1e-6, abs=1e-9)
+    assert stats.least_confidence(strangers[1:]) == pytest.approx(0.92 + 1e-6, abs=1e-9)
+    assert stats.least_confidence(strangers, 0.999) == pytest.approx(0.01 + 1e-6, abs=1e-9)
+
+
+def test_the_thresholds_are_a_tenth_apart_in_log_odds() -> None:
+    for answers, first in ((149, 1), (150, 8)):
+        thresholds = thresholds_to_try(answers)[0]
+        odds = [math.log(one / (1 - one)) for one in thresholds[:-1]]
+        assert odds == pytest.approx([tenth / 10 for tenth in range(10 * first, -61, -1)])

@@ -154,3 +154,57 @@ def test_more_questions_are_needed_where_several_pairs_are_tested() -> None:
     assert alone is not None
     assert among_ten is not None
     assert among_ten > 1.5 * alone
+
+
+def test_equivalence_on_the_same_questions_is_tangos_score_by_its_definition() -> None:
+    """Two one-sided tests with the score of Tango, whose share of 'only B' maximises the likelihood of the counts."""
+    from scipy.optimize import minimize_scalar
+    from scipy.stats import norm
+
+    only_a, only_b, both, neither, margin = 9, 5, 40, 46, 0.15
+    n = only_a + only_b + both + neither
+
+    def score(difference: float) -> float:
+        def loss(share: float) -> float:
+            rest = 1 - 2 * share - difference
+            return -(only_a * np.log(share + difference) + only_b * np.log(share) + (both + neither) * np.log(rest))
+
+        bounds = (max(0.0, -difference) + 1e-9, (1 - difference) / 2 - 1e-9)
+        share = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-12}).x
+        variance = (2 * share + difference - difference**2) / n
+        return float(((only_a - only_b) / n - difference) / variance**0.5)
+
+    found = stats.mcnemar(*table(both, only_a, only_b, neither), margin=margin).equivalence
+    assert found is not None
+    assert found.p == pytest.approx(max(norm.sf(score(-margin)), norm.sf(-score(margin))), rel=1e-4)
+    assert score(found.low) == pytest.approx(norm.ppf(0.95), abs=1e-4)
+    assert score(found.high) == pytest.approx(norm.ppf(0.05), abs=1e-4)
+    assert (found.margin, found.alpha) == (margin, 0.05)
+    turned = stats.mcnemar(*table(both, only_b, only_a, neither), margin=margin).equivalence
+    assert turned is not None
+    assert turned.p == pytest.approx(found.p)
+
+
+def test_sizes_by_their_formulas() -> None:
+    z, power = 1.959963985, 0.841621234
+    unpaired = (z * (2 * 0.4 * 0.6) ** 0.5 + power * (0.3 * 0.7 + 0.5 * 0.5) ** 0.5) ** 2 / 0.2**2
+    assert stats.sample_size(0.3, 0.5) == int(unpaired) + 1
+    paired = (z * 0.4**0.5 + power * (0.4 - 0.2**2) ** 0.5) ** 2 / 0.2**2
+    assert stats.sample_size(0.3, 0.5, discordant=0.4) == int(paired) + 1
+    assert stats.sample_size(0.0, 1.0, discordant=1.0) == 4  # z squared is 3.84
+    assert stats.sample_size(0.0, 1.0, discordant=1 - 1e-13) == 4  # rounding below what is possible
+    assert stats.sample_size(0.0, 1.0, alpha=0.6, power=0.1) == 1
+    assert stats.sample_size(0.1, 0.2, discordant=0.3) > stats.sample_size(0.1, 0.2, discordant=0.1)  # both ends
+    assert stats.sample_size(0.9, 0.8, discordant=0.3) == stats.sample_size(0.1, 0.2, discordant=0.3)
+    for p1, p2, discordant in ((0.9, 0.8, 0.31), (0.1, 0.2, 0.31), (0.1, 0.2, 0.09)):
+        with pytest.raises(UserError, match="disagree on 10 to 30 %"):
+            stats.sample_size(p1, p2, discordant=discordant)
+
+
+def test_the_interval_at_the_ends() -> None:
+    assert paired_share_interval(0, 7, 7)[0] == -1
+    assert paired_share_interval(7, 0, 7)[1] == 1
+    wide = paired_share_interval(1, 0, 1, 1e-4)
+    assert -1 <= wide[0] < 0 < wide[1] == 1
+    assert stats.two_proportions(20, 20, 0, 20).high == 1
+    assert stats.two_proportions(0, 20, 20, 20).low == -1

@@ -153,3 +153,87 @@ def test_requests_that_make_no_sense() -> None:
         stats.in_words(result, comparisons=3)
     with pytest.raises(TypeError, match="no words for a float"):
         stats.in_words(0.5)  # type: ignore[arg-type]
+
+
+def test_a_difference_at_the_edge_says_so() -> None:
+    result = stats.two_proportions(150, 500, 94, 500)
+    edge = stats.in_words(replace(result, low=-0.01, p=0.04))
+    assert edge.endswith(
+        "30.0 vs 18.8 % of 500; at the edge: the interval includes zero, since it is wider than Holm requires"
+    )
+    assert "at the edge" in stats.in_words(replace(result, low=0.0, p=0.04))
+    assert "at the edge" not in stats.in_words(replace(result, low=0.01, p=0.04))
+    assert stats.in_words(replace(result, p=0.05)).startswith("no difference shown: ")
+    assert "p = 0.06 after Holm over 3 comparisons and correction for 2 looks, unpaired" in stats.in_words(
+        result, adjusted=0.06, comparisons=3, looks=2
+    )
+
+
+def test_sides_with_different_questions() -> None:
+    told = stats.in_words(stats.two_proportions(15, 50, 94, 1500), item="name")
+    assert told.startswith("A better by 23.7 points (")
+    assert told.endswith("; 30.0 % of 50 vs 6.3 % of 1,500")
+    few = stats.in_words(stats.two_proportions(8, 20, 15, 25), item="name")
+    assert "; 97 names each would be needed for 80 % power if the true difference is the one observed" in few
+
+
+def test_one_of_a_kind_is_in_the_singular() -> None:
+    told = stats.in_words(stats.seeds_by_questions([[True], [True]], [[False], [True]]), item="name")
+    assert " % of 1 name x 2 seeds, p = 0.5 for new seeds and new names" in told
+    alone = stats.in_words(stats.seeds_by_questions([[True, True, False]], [[False, True, False]]))
+    assert " % of 3 questions x 1 seed, p = 0.42 for new questions, with this one seed" in alone
+    nothing = stats.in_words(stats.seeds_by_questions([[True]], [[False]]))
+    assert nothing == "no test: 100.0 vs 0.0 % of 1 question x 1 seed; nothing varies: run more to generalise"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ending"),
+    [
+        (-0.0341, 0.0259, ". Differences above 3.5 points are excluded (95 % interval -3.5 to 2.6)"),  # outwards
+        (-0.02, 0.05, ". Differences above 5.0 points are excluded (95 % interval -2.0 to 5.0)"),
+        (-1.0, 0.2, " (95 % interval -100.0 to 20.0)"),
+        (-0.9, 1.0, " (95 % interval -90.0 to 100.0)"),
+        (-0.91, 1.0, ". The 95 % interval -91.0 to 100.0 excludes almost nothing"),
+        (-0.999, 0.998, ". Differences above 99.9 points are excluded (95 % interval -99.9 to 99.8)"),
+    ],
+)
+def test_what_an_interval_excludes(low: float, high: float, ending: str) -> None:
+    result = replace(stats.two_proportions(83, 500, 94, 500), low=low, high=high)
+    assert stats.in_words(result).endswith(f"is the one observed{ending}")
+
+
+def test_large_perplexities_are_excluded_above_a_hundred_percent() -> None:
+    result = stats.compare_perplexities([[1.0, 2.0, 4.0]], [[2.0, 1.0, 4.5]], [1, 1, 1])
+    wide = replace(result, both=replace(result.both, low=math.log(0.5), high=math.log(3)))
+    assert stats.in_words(wide).endswith(". Differences above 200.0 % are excluded (95 % interval -50.0 to 200.0)")
+    assert " vs 12.18 on 3 sentences, p = " in stats.in_words(wide)
+
+
+def test_equivalence_of_perplexities_is_in_percent() -> None:
+    result = stats.compare_perplexities([[1.0, 2.0, 4.0]], [[2.0, 1.0, 4.5]], [1, 1, 1])
+    same = stats.Equivalence(math.log(1.02), math.log(0.99), math.log(1.01), 0.01, 0.05)
+    told = stats.in_words(replace(result, equivalence=same))
+    assert told.endswith(". Equivalent within 2.0 %: two one-sided tests, p = 0.01, 90 % interval -1.0 to 1.0")
+
+
+def test_p_below_a_thousandth_is_not_told_exactly() -> None:
+    assert [stats.p_in_words(p) for p in (0.00099, 0.001, 0.0123)] == ["p < 0.001", "p = 0.001", "p = 0.012"]
+    assert stats.p_in_words(0.0096, alpha=0.0095) == "p = 0.0096"
+    assert stats.p_in_words(0.05 - 1e-7) == "p = 0.0499999"
+    assert stats.p_in_words(0.05 - 1e-9) == "p = 0.049999999"
+
+
+def test_counts_are_rounded_from_a_hundred_on() -> None:
+    """What it takes is told with two digits."""
+    result = stats.two_proportions(83, 500, 94, 500)
+    for count, words in ((99, "; 99 "), (100, "; about 100 "), (4749, "; about 4,700 "), (123_456, "; about 120,000 ")):
+        assert words + "questions each" in stats.in_words(replace(result, questions_needed=count))
+
+
+def test_equivalence_over_seeds_is_in_points() -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.random((2, 3, 100)) < 0.5
+    result = stats.seeds_by_questions(a, b)
+    same = stats.Equivalence(0.05, -0.021, 0.034, 0.01, 0.05)
+    told = stats.in_words(replace(result, equivalence=same))
+    assert told.endswith(". Equivalent within 5.0 points: two one-sided tests, p = 0.01, 90 % interval -2.1 to 3.4")
