@@ -83,6 +83,7 @@ class Ablations(Compare):
         for text, (name, value) in zip(self.changes, changes, strict=True):
             below = variants[-1] if self.cumulative else base
             variant = below.with_settings(f"+ {text}" if self.cumulative else text, {name: value})
+            variant = replace(variant, given=absolute_given(variant.given))
             if not diff(variant.settings(0), below.settings(0)):
                 raise ConfigError(f"{text} changes nothing: it is so in {below.name} already, so leave it out")
             variants.append(variant)

@@ -509,8 +509,9 @@ def _refuse_other_text(configs: Sequence[RunConfig], varied: Sequence[str]) -> N
 
 
 def _corpus_of(run: Run) -> str | None:
-    """The text that a run was trained on, or else the run it was fine-tuned from; None if there is none, or running text."""
+    """The text that a run was trained on, or else the run it was fine-tuned from; None if there is none, or it has no lines."""
     for ancestor in lineage(run):
         if ancestor.record.corpus:
-            return None if ancestor.record.running_text else ancestor.record.corpus.source
+            by_line = stages.stored_config(ancestor).task.options.get("documents") == "lines"
+            return ancestor.record.corpus.source if by_line or not ancestor.record.running_text else None
     return None
