@@ -1288,7 +1288,10 @@ VERDICTS = {
 
 INTRO = """Five course reports on attention and pretraining make claims. This page says which of them hold. First come the
 claims that readers ask about most, then all of them by part, then an appendix with commands, counts and times. Intervals
-are 95 %. Those of a single run are for new questions or texts, not for new seeds."""
+are 95 %. Those of a single run are for new questions or texts, not for new seeds. *Same number* and
+*compatible*: what they say holds here. *Differs*: it does not. *Better*: ours is better. *Cannot
+tell*: this page does not decide it. *Added*: they do not say it. The
+[exact meanings](#how-it-is-judged) are below the table."""
 
 WIDTHS = """An interval that is wider than the width of its kind cannot make a row *compatible*, even if it contains what
 they report; one that lies wholly beyond what they report still decides. The widths were fixed before the verdicts were
