@@ -105,6 +105,7 @@ def test_ablations_measure_whole_stories_and_the_gradient(tmp_path: Path) -> Non
     assert readings.whole == pytest.approx(readings.word_by_word, rel=1e-4)
     report = as_markdown(outcome.document)
     assert "+ train.optimizer=adamw" in report
+    assert "| Varied | model.norm, train.optimizer |" in report
     assert "gradient" in report
 
 
