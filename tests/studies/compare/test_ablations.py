@@ -20,7 +20,8 @@ from attnlab.lm.model import load_model
 from attnlab.report.text import as_markdown
 from attnlab.store.runs import Run
 from attnlab.studies.ablations import Ablations
-from attnlab.studies.compare.runs import read_measured
+from attnlab.studies.compare import Compare
+from attnlab.studies.compare.runs import read_measured, read_twice
 from attnlab.studies.study import load
 
 SMALL: dict[str, Any] = {
@@ -103,9 +104,20 @@ def test_ablations_measure_whole_stories_and_the_gradient(tmp_path: Path) -> Non
         assert float(row.split(",")[0]) == pytest.approx(float(loss), abs=1e-5)
     readings = read_measured(plan.measured(tmp_path / "study", "baseline", 1)).word_by_word
     assert readings.whole == pytest.approx(readings.word_by_word, rel=1e-4)
+    # The finished runs can be compared again, on the held-out part of what they read.
+    names = tuple(str(plan.path(tmp_path / "study", variant.name, 1)) for variant in plan.variants[:2])
+    again = Compare(names=names).completed()
+    assert (again.varied, again.corpus, again.dev) == ("model.norm", "stories:60:train", "stories:60:dev")
     report = as_markdown(outcome.document)
     assert "+ train.optimizer=adamw" in report
+    assert "| Varied | model.norm, train.optimizer |" in report
     assert "gradient" in report
+
+
+def test_fewer_long_texts_are_read_word_by_word() -> None:
+    assert read_twice(["x" * 100] * 5) == 200
+    assert read_twice(["x" * 500] * 5) == 40
+    assert read_twice(["x" * 5000] * 5) == 20
 
 
 def test_running_text_is_compared_if_every_line_is_a_document() -> None:

@@ -61,7 +61,7 @@ def test_a_plan_trains_nothing(
         (["compare", "small", "mingpt"], "settings"),
         (["run", "masking", "--seed", "1"], "--seed is for recall, reports, trust, not for masking"),
         (["run", "masking", "--model.mechanism", "dot"], "chooses its mechanisms"),
-        (["run", "recall", "--seeds", "3"], "--seeds is for additive-vs-dot"),
+        (["run", "recall", "--seeds", "3"], "--seeds is for ablations, additive-vs-dot"),
         (["run", "nosuch"], "unknown study 'nosuch': choose from"),
     ],
 )

@@ -496,6 +496,7 @@ def _registration_facts(plan: Plan, result: ComparisonResult) -> blocks.Facts:
 def _reproduce(plan: Plan, result: ComparisonResult) -> Section:
     names = [(words.capital(use), Path(name).name) for use in plan.sources if (name := getattr(plan, use))]
     sizes = [(words.capital(name), words.count(size)) for name, size in result.sizes.items()]
-    varied = ", ".join(words.plain(variant.value) for variant in result.variants)
-    facts = [*names, *sizes, ("Varied", f"{plan.varied}: {varied}"), ("Seeds", ", ".join(map(str, plan.seeds)))]
+    values = ", ".join(words.plain(variant.value) for variant in result.variants)
+    varied = f"{plan.varied}: {values}" if len(plan.varied_settings) == 1 else ", ".join(plan.varied_settings)
+    facts = [*names, *sizes, ("Varied", varied), ("Seeds", ", ".join(map(str, plan.seeds)))]
     return parts.reproduce(result, blocks.Facts("Data", facts), result.settings, [_registration_facts(plan, result)])
