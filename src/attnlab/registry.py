@@ -261,8 +261,11 @@ def discover(kind: Kind) -> None:
     _discovered.add(kind)
 
 
-def load_file(reference: str, kind: Kind) -> Entry:
-    """Load the class `path.py:Name` given by the user, or the class of a stored name."""
+def load_file(reference: str, kind: Kind, adapted: bool = True) -> Entry:
+    """Load the class `path.py:Name` given by the user, or the class of a stored name.
+
+    A mechanism is `adapted` if its class is written as courses and other libraries write them.
+    """
     stored = usercode.named_by_user(reference)
     source, name = usercode.require(stored), stored.rpartition(":")[2]
     if source.sha256 not in _executed:
@@ -275,7 +278,9 @@ def load_file(reference: str, kind: Kind) -> Entry:
         raise ConfigError(f"{source.path}: '{name}' is not a class but {build!r:.40}")
     if entry := next((entry for entry in registered if entry.build is build), None):
         return entry
-    if kind == "mechanism" and inspect.isclass(build):  # by name, since tasks and studies never import torch
+    if (
+        adapted and kind == "mechanism" and inspect.isclass(build)
+    ):  # by name, since tasks and studies never import torch
         build = importlib.import_module("attnlab.mechanisms.conventions").adapt(build)
     return Entry(kind, reference, build)
 

@@ -599,7 +599,7 @@ def test_infinite_numbers_are_counted_in_outputs_and_gradients() -> None:
     assert hidden.value == 6
     padded = Subject(lambda x, padding: torch.full_like(x, float("nan")), 3)
     shown = questions._nonfinite(padded, x, Setting(2), torch.ones(1, 2).bool())
-    assert "6 numbers are NaN or infinite where all is hidden" in shown.says
+    assert "6 numbers are NaN or infinite where a token sees no token" in shown.says
     scaled = Subject(lambda x: torch.where(x > 50, float("inf"), x), 3)
     assert [questions._nonfinite(scaled, x, Setting(2, norm)).value for norm in (1.0, 49.0, 51.0)] == [0, 0, 6]
 
@@ -940,6 +940,6 @@ def test_a_block_called_twice_is_reported_of_modules_with_a_second_form(monkeypa
             return twice
 
     ties: list[str] = []
-    monkeypatch.setattr(audit, "_audit", lambda name, subjects, length, tied, _: ties.append(tied(3).says))
+    monkeypatch.setattr(audit, "_audit", lambda name, subjects, length, tied, *_: ties.append(tied(3).says))
     audit_module(Twice(), n_embd=WIDTH)
     assert ties == ["one pass goes 2 times through part"]

@@ -192,7 +192,7 @@ def test_numbers_that_are_none_are_shown_as_such(comparison: Result) -> None:
     html, text = as_html(made), as_markdown(made)
     assert "| additive | – | " in text
     assert "| additive | 0 | ∞ | " in text
-    assert "| additive over dot | NaN | – | – | no |" in text
+    assert "| additive over dot | NaN | – | – | not tested |" in text
     assert not re.search(r"\bnan\b", "".join(charts(html)))
     assert "no value" in read(html).text
 

@@ -143,12 +143,14 @@ OTHERS = {
         "check",
         "classify",
         "course new",
+        "course sheet",
         "corpus export",
         "corpus find",
         "corpus show",
     ),
     *("mechanisms", "params", "pretrain", "settings", "run recall", "run trust", "run why"),
-    *("run additive-vs-dot", "run shared-projections", "run masking", "run efficient", "run reports", "score", "serve"),
+    *("run additive-vs-dot", "run shared-projections", "run masking", "run efficient", "run reports", "run ablations"),
+    *("score", "serve"),
 }
 
 

@@ -13,12 +13,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attnlab.course.sheets import COMMON, KINDS
 from attnlab.design import check, inputs
 from attnlab.design.check import TomlTable
+from attnlab.design.expressions import Exact
+from attnlab.errors import UserError
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _WORDS = {"name", "ask", "text", "title", "points", "scale", "kind"}  # never expressions
+_SHEET = Path("the sheet")
 _HEAD = "# The sheet for students: it has no solutions.\n"
 
 
@@ -39,10 +44,10 @@ def students_sheet(settings: TomlTable) -> str:
     of_all = {name for question in check.ASKS.values() for name in question.settings}
     head = {name: value for name, value in settings.items() if name in {"title", *of_all}}
     tasks = [{name: value for name, value in task.items() if name in _public(task)} for task in settings["task"]]
-    by_hand = [task for task in settings["task"] if task.get("ask") in check.ASKS]
+    by_hand = [task for task in settings["task"] if str(task.get("ask")) in check.ASKS]
     secret = [task[name] for task in by_hand for name in solutions(task)]
-    questions = [head, *(task for task in tasks if task.get("ask") in check.ASKS)]
-    vectors = _public_names(dict(check.table(settings, "vectors", Path("the sheet"))), questions, secret)
+    questions = [head, *(task for task in tasks if str(task.get("ask")) in check.ASKS)]
+    vectors = _public_names(settings, questions, secret)
     parts = [_lines(head), *(["[vectors]\n" + _lines(vectors)] if vectors else [])]
     return "\n".join([_HEAD + parts[0], *parts[1:], *("[[task]]\n" + _lines(task) for task in tasks)])
 
@@ -52,9 +57,12 @@ def _public(task: TomlTable) -> frozenset[str]:
     return COMMON | frozenset(kind.question if kind else ())
 
 
-def _public_names(vectors: dict[str, Any], questions: Sequence[TomlTable], secret: Sequence[Any]) -> TomlTable:
+def _public_names(settings: TomlTable, questions: Sequence[TomlTable], secret: Sequence[Any]) -> TomlTable:
     """The names for tasks and answers, but for those that only solutions use or that equal one, and names made from those."""
-    asked, hidden = _names_in(questions), _names_in(secret) | {name for name in vectors if vectors[name] in secret}
+    vectors, known = dict(check.table(settings, "vectors", _SHEET)), check.read_names(settings, _SHEET)
+    solved = [number for value in secret if (number := _evaluated(value, known)) is not None]
+    equal = {name for name, value in known.items() if any(_same(value, number) for number in solved)}
+    asked, hidden = _names_in(questions), _names_in(secret) | equal
     for name, value in reversed(vectors.items()):  # a name is made from those before it
         asked |= _names_in(value) if name in asked else set()
         hidden |= _names_in(value) if name in hidden else set()
@@ -66,6 +74,19 @@ def _public_names(vectors: dict[str, Any], questions: Sequence[TomlTable], secre
         else:
             kept[name] = value
     return kept
+
+
+def _evaluated(value: Any, names: Mapping[str, Exact]) -> Any:
+    """The numbers of a solution; None for one that has none, such as a file or a word."""
+    try:
+        return check.named_array(value, names)
+    except UserError:
+        return None
+
+
+def _same(value: Exact, other: Exact) -> bool:
+    """Whether the numbers are equal, in whatever shape."""
+    return np.array_equal(np.ravel(value), np.ravel(other))
 
 
 def _names_in(value: Any) -> set[str]:

@@ -234,7 +234,10 @@ def mark(
             expected(task, sandbox)
     found = find_answers([Path(answer) for answer in answers], Path(sheet))
     calls = [(os.fsencode(path), printable(name), os.fsencode(place.absolute()), code) for name, place in found.items()]
-    seconds = {False: _SECONDS, True: sum(_START + task.job.seconds for task in classes)}
+    seconds = {
+        False: _SECONDS,
+        True: sum(_START + task.job.seconds * (1 + isinstance(task, Module)) for task in classes),
+    }
     imports = ["attnlab.course.classes"] if classes else [__name__]
     values, errors = [list[Any]() for _ in calls], dict[int, AttnlabError]()
     for with_classes in (False, True) if classes else (False,):

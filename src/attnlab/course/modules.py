@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import torch
@@ -40,6 +40,7 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {  # of the constructors of parts for w
 _OF_TEACHERS = ("class", "function")
 _FUNCTIONS = ("loss", "generate", "function")
 _SHOWN = 4  # names in a message
+_T = TypeVar("_T")
 
 
 class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,6 +71,9 @@ class Job(msgspec.Struct, frozen=True):
             raise UserError(f"a {self.module} needs a reference, and inputs such as [{{shape = [2, 16, 32]}}]")
         if not self.reference and (extra := sorted(set(self.sizes) - known)):
             raise UserError(unknown("size", extra[0], known))
+        unused = sorted(set(self.sizes) - set(_ARGUMENTS.get(self.module, self.sizes)))
+        if self.reference and self.module not in ("class", "generate") and unused:
+            raise UserError(f'{unused[0]} is not an argument of {self.module}; for others, write module = "class"')
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -119,14 +123,14 @@ class _Function(nn.Module):
 
 def take(reference: str, model: dict[str, Any]) -> remote.Built:
     """In the other process: take a function as a module, with a language model of these settings if there are any."""
-    remote.describe(reference)
-    function = registry.find("mechanism", reference).build
+    remote.describe(reference, adapted=False)
+    function = registry.load_file(reference, "mechanism", adapted=False).build
     return remote.keep(_Function(function, LanguageModel(ModelConfig(**model)) if model else None))
 
 
 def _built(job: Job, process: Remote, name: str, arguments: dict[str, Any]) -> RemoteModule:
     if job.module not in _FUNCTIONS:
-        built: RemoteModule = process.entry(name).build(**arguments)
+        built: RemoteModule = process.entry(name, adapted=False).build(**arguments)
         return built
     model = _GPT | _SIZES | job.sizes if job.module == "generate" else {}
     return RemoteModule(process, process.call(take, process.reference(name), model))
@@ -158,7 +162,10 @@ def expect(job: Job, content: bytes, name: str, sandbox: bool) -> Expected:
         for weight in dict.fromkeys(weights.values()):
             width = weight.shape[-1] if weight.ndim > 1 else 1
             weight.copy_(torch.randn(weight.shape, generator=generator) / width**0.5)
-        return Expected(weights, *_run(module, job))
+        output, parts = _call(module, job), _call(module.parts, job)
+        if output.isnan().any():
+            raise UserError(f"the reference '{name}' gives NaN for these inputs: choose others")
+        return Expected(weights, output, parts)
 
 
 def compare(job: Job, expected: Expected, content: bytes, file: str, name: str, sandbox: bool) -> None:
@@ -171,19 +178,20 @@ def compare(job: Job, expected: Expected, content: bytes, file: str, name: str, 
         _check_weights(given, known)
         for key, weight in given.items():
             weight.copy_(known[key])
-        output, parts = _run(module, job)
-    if difference := _difference("output", output, expected.output, job):
+        difference, parts = _difference("output", _call(module, job), expected.output, job), dict[str, Tensor]()
+        if difference:
+            with suppress(Exception):  # what is wrong is known, if not where
+                parts = _call(module.parts, job)
+    if difference:
         common = ((_renamed(key, job), part) for key, part in expected.parts.items())
         off = (key for key, part in common if key in parts and _difference("", parts[key], part, job))
         part = next(off, "")
         raise UserError(difference + f"; the first module output that differs is `{part}`" * bool(part))
 
 
-def _run(module: RemoteModule, job: Job) -> tuple[Tensor, dict[str, Tensor]]:
+def _call(call: Callable[..., _T], job: Job) -> _T:
     torch.manual_seed(0)
-    output = module.eval()(*job.draw())
-    torch.manual_seed(0)
-    return output, module.parts(*job.draw())
+    return call(*job.draw())
 
 
 def _renamed(name: str, job: Job) -> str:
@@ -216,7 +224,8 @@ def _difference(name: str, given: Tensor, wanted: Tensor, job: Job) -> str:
     if given.shape != wanted.shape:
         return f"{name} has shape {_shape(given)} instead of {_shape(wanted)}"
     x, y = given.double(), wanted.double()
-    off = (~torch.isclose(x, y, rtol=job.tolerance, atol=job.tolerance, equal_nan=True)).nonzero()
+    tolerance = job.tolerance if wanted.is_floating_point() else 0.0
+    off = (~torch.isclose(x, y, rtol=tolerance, atol=tolerance)).nonzero()
     if not len(off):
         return ""
     place = tuple(off[0].tolist())

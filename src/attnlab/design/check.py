@@ -146,7 +146,7 @@ class Task:
         names, broken, comma = dict(self.names), "", _decimal_comma(answer)
         for name, data in let.items():
             try:
-                names[name] = _array(data, names)
+                names[name] = named_array(data, names)
             except UserError as error:
                 broken += f" ([let] {inputs.shown(name)}: {error})"
         try:
@@ -358,7 +358,7 @@ def _noise(task: Task) -> Prepared:
 
 def _number(task: Task) -> Prepared:
     """Numbers within `tolerance`, plus the share `relative` of each."""
-    wanted = _array(task.own["value"], task.names)
+    wanted = named_array(task.own["value"], task.names)
     share = Fraction(task.own.get("relative", 0))
     within = f"tolerance {number(float(task.tolerance))}" + (f", relative {number(float(share))}" if share else "")
 
@@ -448,7 +448,7 @@ def read_names(sheet: TomlTable, path: Path) -> dict[str, Exact]:
     names: dict[str, Exact] = {}
     for name, data in table(sheet, "vectors", path).items():
         with named(f"vectors: {inputs.shown(name)}"):
-            names[name] = _array(data, names)
+            names[name] = named_array(data, names)
     return names
 
 
@@ -470,7 +470,8 @@ def _value(answer: Any) -> str:
     return vector(rows) if rows.ndim == 1 else "; ".join(map(_value, rows[:_MOST_ROWS]))
 
 
-def _array(data: Any, names: Mapping[str, Exact]) -> Exact:
+def named_array(data: Any, names: Mapping[str, Exact]) -> Exact:
+    """The numbers of a name, from numbers or an expression of other names."""
     value = _evaluated(data, names)
     if isinstance(value, dict):
         raise UserError("a name is a table; give numbers, or an expression in quotes")

@@ -161,11 +161,11 @@ def _set_random_state(state: bytes) -> None:
     torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
-def describe(reference: str) -> Description:
+def describe(reference: str, adapted: bool = True) -> Description:
     """Describe the class `path.py:Name`."""
     torch.set_num_threads(1)
     os.environ["XDG_STATE_HOME"] = tempfile.gettempdir()  # so that the file is trusted in this process only
-    entry = registry.find("mechanism", reference)
+    entry = registry.load_file(reference, "mechanism", adapted)
     if isinstance(entry.build, nn.Module):
         raise ConfigError(f"{reference.rpartition(':')[2]} is a module that was built; name its class")
     try:
@@ -181,10 +181,10 @@ def describe(reference: str) -> Description:
     return Description(tuple(parameters), entry.causal, entry.defect)
 
 
-def build(reference: str, sizes: list[int], options: dict[str, _Plain], random: bytes) -> Built:
+def build(reference: str, sizes: list[int], options: dict[str, _Plain], random: bytes, adapted: bool) -> Built:
     """Build a module."""
     _set_random_state(random)
-    return keep(registry.find("mechanism", reference).build(*sizes, **options))
+    return keep(registry.load_file(reference, "mechanism", adapted).build(*sizes, **options))
 
 
 def duplicate(number: int) -> Built:
@@ -336,13 +336,13 @@ class Remote:
         """The class or function of this name, as the registry finds it in the process."""
         return f"{self._file}:{name}"
 
-    def entry(self, name: str) -> Entry:
-        """The class of this name, as an entry of the registry."""
+    def entry(self, name: str, adapted: bool = True) -> Entry:
+        """The class of this name, as an entry of the registry; a module that is no mechanism is not `adapted`."""
         reference = self.reference(name)
-        described: Description = self.call(describe, reference)
+        described: Description = self.call(describe, reference, adapted)
 
         def make(*sizes: int, **options: Any) -> RemoteModule:
-            return RemoteModule(self, self.call(build, reference, list(sizes), options, _random_state()))
+            return RemoteModule(self, self.call(build, reference, list(sizes), options, _random_state(), adapted))
 
         make.__signature__ = inspect.Signature([_parameter(each) for each in described.parameters])  # type: ignore[attr-defined]
         make.__annotations__ = {each.name: Literal[each.choices] for each in described.parameters if each.choices}

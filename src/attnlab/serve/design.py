@@ -291,7 +291,7 @@ def _is_marked(own: Mapping[str, Any]) -> bool:
     """Whether a task needs neither files nor code nor a solution that the sheet does not have."""
     from attnlab.course.handout import is_unsolved
 
-    return own.get("ask") not in _ELSEWHERE and not is_unsolved(own)
+    return str(own.get("ask")) not in _ELSEWHERE and not is_unsolved(own)
 
 
 def _not_marked(number: int, own: Mapping[str, Any]) -> SheetTask:

@@ -191,6 +191,11 @@ def shared_freedom(seeds: int, sharing: int) -> float:
     return min(_MOST_SHARED, (seeds - 1) * (sharing - 1) / 2) if seeds > 2 else 0.0
 
 
+def has_reference(pairs: Sequence[tuple[str, str]]) -> bool:
+    """Whether one mechanism is in all pairs."""
+    return bool(pairs) and bool(set.intersection(*map(set, pairs)))
+
+
 def shared_seeds(
     tables: Mapping[str, ArrayLike], pairs: Sequence[tuple[str, str]], clusters: Sequence[int] | None = None
 ) -> list[SharedSeeds | None]:
@@ -201,7 +206,7 @@ def shared_seeds(
     freedom each do not tell how different the true ones are. A mechanism of several pairs (the reference) keeps its own mean
     square, since an error in it would make all pairs wrong at once. So does one whose seeds vary more than those of the others
     (F test, p below 0.1). The same seed of two mechanisms is taken as two independent ones. None: nothing is shared, as with
-    two seeds or two mechanisms.
+    two seeds, two mechanisms, or pairs that do not all have the reference.
     """
     from scipy.stats import f
 
@@ -211,7 +216,7 @@ def shared_seeds(
     free = next(iter(own.values())).shape[0] - 1
     squares = {name: float(mean_squares(table)[0]) for name, table in own.items()}
     sharing = [name for name in own if sum(name in pair for pair in pairs) == 1]
-    weight = shared_freedom(free + 1, len(sharing))
+    weight = shared_freedom(free + 1, len(sharing)) if has_reference(pairs) else 0.0
     scales = {name: (square, float(free)) for name, square in squares.items()}
     moderated = set()
     for name in sharing if weight > 0 and len(own) > 2 else []:

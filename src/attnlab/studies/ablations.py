@@ -91,8 +91,10 @@ class Ablations(Compare):
 
     def compared(self) -> list[tuple[str, str]]:
         """The pairs that are tested: each change with what is below it."""
-        names = [variant.name for variant in self.variants]
-        return [(b, a) for a, b in itertools.pairwise(names)] if self.cumulative else super().compared()
+        names = [_BASELINE, *(f"+ {text}" if self.cumulative else text for text in self.changes)]
+        left = {variant.name for variant in self.variants}  # without those of which every run diverged
+        pairs = itertools.pairwise(names) if self.cumulative else ((_BASELINE, name) for name in names[1:])
+        return [(change, below) for below, change in pairs if {change, below} <= left]
 
     @property
     def title(self) -> str:

@@ -33,7 +33,7 @@ from attnlab.measure import audit
 from attnlab.report.document import Cell, Column, Document, Row, Table
 from attnlab.report.words import duration, listed, plural
 from attnlab.stats.checks import Numbers
-from attnlab.stats.crossed import FEWEST_CLUSTERS, by_cluster, effective_clusters
+from attnlab.stats.crossed import FEWEST_CLUSTERS, by_cluster, effective_clusters, has_reference
 from attnlab.store import listing
 from attnlab.store import records as store
 from attnlab.store.folders import add_files, is_written, locked, unlist, write_folder
@@ -263,9 +263,9 @@ def plan_from_pilot(plan: Plan, pilot: str | Path | None = None) -> Outlooks:
     trials = len(plan.tuning_plan().order()) if plan.tune else 0
 
     def outlook(seeds: int, items: int) -> Outlook:
-        units, mechanisms = max(2, round(items * share)), len(plan.variants)
+        units, mechanisms = max(2, round(items * share)), len(plan.variants) if has_reference(plan.compared()) else 2
         cautious, plain = (shown(part, seeds, units, mechanisms) for part in (parts.cautious, parts))
-        number = mechanisms * seeds + trials
+        number = len(plan.variants) * seeds + trials
         return Outlook(seeds, items, cautious, plain, seconds * number / max(1, plan.at_a_time))
 
     def shown(part: stats.Components, seeds: int, units: int, mechanisms: int) -> float:

@@ -47,7 +47,8 @@ def cautions(plan: Plan) -> Cautions:
             f"There is no test with {groups} {kind}, since what belongs to one of them is alike: use at least"
             f" {FEWEST_CLUSTERS}."
         )
-    if plan.dev and not plan.data.corpus(plan.dev).documents:
+    by_line = plan.variants[0].settings(plan.seeds[0]).task.options.get("documents") == "lines"
+    if plan.dev and not by_line and not plan.data.corpus(plan.dev).documents:
         notes.append(
             "The measured text has no blank lines between documents, so each sentence counts as independent. If the sentences"
             " come from few documents, p is far too small: separate documents by blank lines."
