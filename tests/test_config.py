@@ -148,3 +148,8 @@ def test_deep_and_huge_settings_are_refused(tmp_path: Path, text: str) -> None:
 def test_numbers_beyond_use_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         resolve(given=given)
+
+
+def test_spaces_around_positions_do_not_count() -> None:
+    assert ModelConfig(positions=" learned").positions == "learned"
+    assert ModelConfig(positions="rotary , none").layer_positions == ("rotary", "none")

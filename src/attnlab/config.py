@@ -133,6 +133,7 @@ class ModelConfig:
         )
 
     def _check_positions(self) -> None:
+        object.__setattr__(self, "positions", ",".join(name.strip() for name in self.positions.split(",")))
         names = self.layer_positions
         for name in names:
             require(name in POSITIONS, unknown("model.positions", name, POSITIONS))
@@ -149,7 +150,7 @@ class ModelConfig:
     @property
     def layer_positions(self) -> tuple[str, ...]:
         """The names of the position encodings, repeated over the layers."""
-        return tuple(name.strip() for name in self.positions.split(","))
+        return tuple(self.positions.split(","))
 
     @property
     def mechanisms(self) -> tuple[str, ...]:

@@ -71,7 +71,9 @@ def test_the_ending_tells_where_the_first_thing_is() -> None:
                 tale.ending,
             )
         ) and ("looked for" not in gone.group() or "not there" in tale.ending):
-            assert gone[1] == tale.things[0].placings[0].spot != tale.things[0].spot
+            who = tale.characters[0].name
+            left = [placing.spot for placing in tale.things[0].placings if placing.by == who]
+            assert gone[1] == left[-1] != tale.things[0].spot
 
 
 def test_places_belong_to_the_setting_and_weather_to_its_side() -> None:
@@ -176,7 +178,7 @@ def test_questions_are_answered_by_the_story_without_its_ending() -> None:
 
 
 def test_a_story_depends_on_its_seed_and_number_alone() -> None:
-    assert load_corpus("stories:200").sha256 == "368399df715c670f470ef0013e8aa0d7e9569e37108a48d00c2a851cbc06a5ad"
+    assert load_corpus("stories:200").sha256 == "f3954a81c14152ffdfee3bd5935d0ea13dd2a433eea7d973be4a1022be168ca6"
     assert load_corpus("stories:100").lines == load_corpus("stories:200").lines[:100]
     assert story(5, seed=1) != story(5)
     parts = {part: load_corpus(f"stories:200:{part}").lines for part in ("train", "dev", "test")}

@@ -59,6 +59,7 @@ def test_no_solution_survives(ask: str, secret: int, form: str) -> None:
     assert read["vectors"]["unused"] == [3]
     for kind, task in zip((ask, "number"), read["task"], strict=True):
         known = {"name": kind, "ask": kind, "text": "What?"}
+        known |= {"reference": "hidden.py:Reference"} if kind == "module" else {}
         assert task == known | dict.fromkeys(KINDS[kind].question, 1)
         assert is_unsolved(task) == bool(KINDS[kind].solution)
 
@@ -121,3 +122,11 @@ def test_the_command_writes_the_sheet_for_students(tmp_path: Path, capsys: pytes
     with pytest.raises(SystemExit):
         main(["course", "sheet", str(sheet), str(tmp_path / "none.toml")])
     assert not (tmp_path / "none.toml").exists()
+
+
+@pytest.mark.parametrize("definition", ['"4*n"', '"12"', "[12]", '["n", 12]'])
+def test_names_that_equal_a_solution_are_hidden_however_they_are_written(definition: str) -> None:
+    sheet = f'[vectors]\nn = 3\nanswer = {definition}\n[[task]]\nask = "number"\nvalue = '
+    value = "[3, 12]" if definition.startswith('["') else "12"
+    assert "answer" not in stripped(f"{sheet}{value}")
+    assert "answer" in stripped(f"{sheet}13")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from attnlab import sandbox
 from attnlab.course import mark, marking, modules
@@ -207,7 +208,7 @@ def test_tied_weights_of_the_reference_may_be_given_twice(here: None, tmp_path: 
     (tmp_path / "solution.py").write_text(tied, "utf-8")
     more = 'reference = "solution.py:Model"'
     assert marked(tmp_path, "model", more=more, names="{}").passed
-    assert marked(tmp_path, "model", more=more, names="{}", code=tied).passed
+    assert marked(tmp_path, "model", more=more, names="{}", code=f"{tied}\n").passed
 
 
 def test_a_reference_of_the_teacher(here: None, tmp_path: Path) -> None:
@@ -316,3 +317,80 @@ def test_code_runs_in_a_sandbox(tmp_path: Path) -> None:
     assert all("Permission denied" in message for message in messages["bob"])
     assert all("exit code 0" in message for message in messages["cyd"])
     assert [student.points for student in marks.students] == [2, 0, 0]
+
+
+SIGNATURES = """
+import torch
+from torch import nn
+
+class Class(nn.Module):
+    def __init__(self, {arguments}):
+        super().__init__()
+        self.mix = nn.Linear({width}, {width})
+
+    def forward(self, {inputs}):
+        return self.mix({value})
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "width", "inputs", "value"),
+    [
+        ("d_model, n_heads", "d_model", "x", "x"),
+        ("width", "width", "q, k, v", "q + 2 * k - v"),
+        ("width", "width", "x, mask", "x * mask"),
+    ],
+)
+def test_modules_are_built_and_called_as_they_are_written(
+    here: None, tmp_path: Path, arguments: str, width: str, inputs: str, value: str
+) -> None:
+    """Not as mechanisms, whose conventions are recognised."""
+    code = SIGNATURES.format(arguments=arguments, width=width, inputs=inputs, value=value)
+    (tmp_path / "solution.py").write_text(code, "utf-8")
+    drawn = ", ".join(["{shape = [2, 3, 8]}"] * (inputs.count(",") + 1))
+    sizes = ", ".join(f"{name} = {size}" for name, size in zip(arguments.split(", "), (8, 2), strict=False))
+    more = f'reference = "solution.py:Class"\nsizes = {{{sizes}}}\ninputs = [{drawn}]'
+    assert marked(tmp_path, "class", more=more, code=f"{code}\n").passed
+    wrong = marked(tmp_path, "class", "self.mix(", "1.01 * self.mix(", more=more, code=f"{code}\n")
+    assert "instead of" in wrong.message
+
+
+def test_the_teachers_file_is_no_answer(here: None, tmp_path: Path) -> None:
+    code = SIGNATURES.format(arguments="width", width="width", inputs="x", value="x")
+    (tmp_path / "solution.py").write_text(code, "utf-8")
+    more = 'reference = "solution.py:Class"\nsizes = {width = 8}\ninputs = [{shape = [2, 3, 8]}]'
+    outcome = marked(tmp_path, "class", more=more, code=code)
+    assert (outcome.passed, outcome.message) == (
+        False,
+        "that is the reference of the task; hand in a file of your own",
+    )
+
+
+def test_references_that_prove_nothing_and_sizes_that_do_nothing_are_refused(here: None, tmp_path: Path) -> None:
+    code = SIGNATURES.format(arguments="width", width="width", inputs="x", value="(-x.abs()).sqrt()")
+    (tmp_path / "solution.py").write_text(code, "utf-8")
+    inputs = 'reference = "solution.py:Class"\ninputs = [{shape = [2, 3, 8]}]\n'
+    with pytest.raises(UserError, match="gives NaN for these inputs"):
+        marked(tmp_path, "class", more=f"{inputs}sizes = {{width = 8}}", code=f"{code}\n")
+    with pytest.raises(UserError, match='width is not an argument of mlp; for others, write module = "class"'):
+        marked(tmp_path, "mlp", more=f"{inputs}sizes = {{width = 8}}", code=f"{code}\n")
+
+
+def test_whole_numbers_are_equal_or_not() -> None:
+    job = modules.Job("generate")
+    assert not modules._difference("ids", torch.tensor([100_001]), torch.tensor([100_001]), job)
+    assert "100001 instead of 100002" in modules._difference(
+        "ids", torch.tensor([100_001]), torch.tensor([100_002]), job
+    )
+
+
+def test_a_right_answer_needs_no_second_call(here: None, tmp_path: Path) -> None:
+    """Parts are computed only to say where a wrong output begins to differ."""
+    once = CODE.replace(
+        "return self.proj(F.gelu",
+        "self.calls = getattr(self, 'calls', 0) + 1\n        assert self.calls < 2\n        return self.proj(F.gelu",
+    )
+    assert marked(tmp_path, "mlp", code=once).passed
+    wrong = marked(tmp_path, "mlp", "return self.proj(", "return 2 * self.proj(", code=once)
+    assert "instead of" in wrong.message
+    assert "first module" not in wrong.message

@@ -256,11 +256,15 @@ def test_a_head_switched_off_is_one_whose_output_weights_are_zero(letters: Token
         without = sentence_losses(other, letters, lines)
         assert head.value == pytest.approx(without.token_perplexity, rel=1e-5)
         assert head.change == pytest.approx(head.value / result.value, rel=1e-5)
-        assert head.low is None or head.low <= head.change <= (head.high or 0.0)
+        whole = sentence_losses(model, letters, lines)
+        both = stats.compare_perplexities([without.losses], [whole.losses], whole.tokens, alpha=0.05 / 4).both
+        ends = (None, None) if both.low is None or both.high is None else (math.exp(both.low), math.exp(both.high))
+        assert (head.low, head.high) == (pytest.approx(ends[0], rel=1e-4), pytest.approx(ends[1], rel=1e-4))
     induction, averaging = result.heads[2:]
     assert induction.change > 1.02
     assert averaging.change == 1  # it writes nothing
     assert result.level == pytest.approx(1 - 0.05 / 4)
+    assert result._grid()[0][1][0] == pytest.approx(100 * math.log(induction.change), abs=0.05)
 
 
 def test_contributions_to_right_answers_are_paired_by_question(letters: Tokenizer) -> None:

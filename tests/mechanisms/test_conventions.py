@@ -98,7 +98,7 @@ HANDS: dict[str, Hand] = {
     "Lucid": (
         lambda: others.Lucid(12, 2, 6, causal=True),
         lambda module, x: module(x),
-        "built from dim=n_embd, heads=n_head",
+        "built from dim=n_embd, heads=n_head, dim_head=6",
     ),
     "Flagged": (
         lambda: others.Flagged(12, 2),
@@ -402,3 +402,112 @@ def test_the_tensor_in_what_a_module_returns() -> None:
     one = torch.ones(1)
     for answer in (one, (one, None), [None, one], SimpleNamespace(logits=one), SimpleNamespace(last_hidden_state=one)):
         assert tensor_of(answer) is one
+
+
+CORNERS = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+from attnlab.mechanisms.dot import Dot
+
+@dataclass
+class TrainConfig:
+    window: int = 100
+
+@dataclass(slots=True)
+class AttnConfig:
+    n_embd: int = 8
+    n_head: int = 2
+    window: int = 4
+
+class Windowed(nn.Module):
+    def __init__(self, config: AttnConfig):
+        super().__init__()
+        self.mix, self.window = nn.Linear(config.n_embd, config.n_embd), config.window
+
+    def forward(self, x):
+        return self.mix(x)
+
+class Grouped(nn.Module):
+    def __init__(self, dim, n_heads=8, n_kv_heads=2):
+        super().__init__()
+        self.keys = nn.Linear(dim, dim // n_heads * n_kv_heads)
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
+
+    def forward(self, x):
+        return x * self.keys(x).mean(-1, keepdim=True)
+
+class TimeFirst(nn.Module):
+    def __init__(self, embed_dim, num_heads):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(embed_dim, num_heads)
+
+    def forward(self, query, key, value):
+        return self.attention(query, key, value)[0]
+
+class Backwards(nn.Module):
+    def __init__(self, embed_dim, num_heads):
+        super().__init__()
+        self.mix = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x, mask=None):
+        return self.mix(x.flip(1))
+
+class Either(nn.Module):
+    def __init__(self, hidden_size, num_attention_heads, is_decoder=False):
+        super().__init__()
+        self.mix, self.is_decoder = nn.Linear(hidden_size, hidden_size), is_decoder
+
+    def forward(self, x, key, value):
+        return self.mix(x if self.is_decoder else x + x.flip(1))
+
+class Typo(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.flash = getattr(config, "flash", False)
+        self.mix = nn.Linear(config.n_embd, config.n_embd)
+        self.nothing.weight = 1
+
+    def forward(self, x):
+        return self.mix(x)
+"""
+
+
+@pytest.fixture
+def corner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "corners.py").write_text(CORNERS, "utf-8")
+    return lambda name: registry.find("mechanism", f"{tmp_path}/corners.py:{name}")
+
+
+def test_the_annotated_config_gives_its_defaults_and_they_are_said(corner: Any) -> None:
+    module = corner("Windowed").make((12, 2, 9))
+    assert module.window == 4
+    assert module.attnlab_convention == "Windowed: built from config (n_embd, window=4)"
+
+
+def test_heads_of_keys_are_those_of_the_class_where_they_fit(corner: Any) -> None:
+    module = corner("Grouped").make((12, 4, 9))
+    assert (module.n_heads, module.n_kv_heads) == (4, 2)
+    assert module.attnlab_convention.endswith("n_heads=n_head, n_kv_heads=2")
+    assert corner("Grouped").make((12, 3, 9)).n_kv_heads == 3
+
+
+def test_a_class_that_reads_time_first_or_sees_the_future_is_said_to(corner: Any) -> None:
+    assert "depend on the other texts of a batch" in corner("TimeFirst").make((12, 2, 9)).attnlab_convention
+    leaking = corner("Backwards").make((12, 2, 9)).attnlab_convention
+    assert leaking == (
+        "Backwards: built from embed_dim=n_embd, num_heads=n_head; its outputs depend on later tokens under every mask"
+    )
+
+
+def test_a_setting_that_makes_a_class_causal_is_kept(corner: Any) -> None:
+    entry = corner("Either")
+    assert entry.accepts("causal")
+    assert not entry.make((12, 2, 9), causal=False).is_decoder
+    assert entry.make((12, 2, 9)).is_decoder
+
+
+def test_errors_of_a_class_are_its_own(corner: Any) -> None:
+    with pytest.raises(ConfigError, match=r"AttributeError: 'Typo' object has no attribute 'nothing' \(.*line \d+\)"):
+        corner("Typo").make((12, 2, 9))

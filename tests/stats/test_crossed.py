@@ -309,6 +309,8 @@ def test_seeds_that_vary_more_than_the_others_share_nothing() -> None:
     assert loud.square > 100 * quiet.square
     assert loud.freedom == pytest.approx(2, abs=0.05)
     assert stats.shared_seeds({"m0": calm["m0"], "m1": calm["m1"]}, [("m1", "m0")]) == [None]
+    chain = [(f"m{at + 1}", f"m{at}") for at in range(7)]  # no reference: only the ends would share
+    assert stats.shared_seeds(calm, chain) == [None] * 7
     two = {name: table[:2] for name, table in calm.items()}
     assert stats.shared_seeds(two, pairs) == [None] * 7
 

@@ -1,4 +1,4 @@
-"""Task addition: what follows the sign is learned, once per problem, and a small model adds numbers it has not seen."""
+"""Task addition: what follows the sign is learned, once per problem, and a small model learns its sums."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class _Writer:
         cause, effect = cause.format(**who.words), self.pick(effects.split(" / ")).format(**who.words)
         told = f"Because {cause}, {effect}." if self.chance(0.3) else f"{cause[0].upper()}{cause[1:]}, so {effect}."
         words = set(told.rstrip(".").replace(",", "").split())
-        fits = sum(map(len, self.sentences)) < _LONG and not any(cause in old for old in self.sentences)
+        fits = sum(map(len, self.sentences)) < _LONG and not any(cause.lower() in old.lower() for old in self.sentences)
         if fits and words.isdisjoint(thing.noun for thing in self.things):
             self.sentences.append(told)
 
@@ -245,9 +245,10 @@ class _Writer:
     def end(self) -> str:
         """The ending: the first character finds the first thing."""
         who, thing = self.characters[0], self.things[0]
-        surprised = thing.placings[-1].by != who.name and self.chance(0.5)
+        left = next(placing.spot for placing in reversed(thing.placings) if placing.by == who.name)
+        surprised = left != thing.spot and self.chance(0.5)
         name = "moved_and_found" if surprised else "found"
-        found = self.sentence(name, who, thing, spot=thing.spot, first=thing.placings[0].spot)
+        found = self.sentence(name, who, thing, spot=thing.spot, first=left)
         return f"{found} {self.sentence('ends', who)}"
 
 

@@ -24,6 +24,7 @@ from attnlab.errors import UserError
 _NAME = re.compile(r"[^\W\d]\w*")
 _WORDS = {"name", "ask", "text", "title", "points", "scale", "kind"}  # never expressions
 _SHEET = Path("the sheet")
+_HIDDEN = "hidden.py:Reference"  # a file that students do not have, so that nothing else is taken for the reference
 _HEAD = "# The sheet for students: it has no solutions.\n"
 
 
@@ -36,7 +37,8 @@ def solutions(task: TomlTable) -> frozenset[str]:
 def is_unsolved(task: TomlTable) -> bool:
     """Whether a task comes from a sheet for students, and cannot be marked with it."""
     kind = KINDS.get(str(task.get("ask")))
-    return kind is not None and not frozenset(kind.solution) <= frozenset(task)
+    hidden = task.get("reference") == _HIDDEN
+    return kind is not None and (hidden or not frozenset(kind.solution) <= frozenset(task))
 
 
 def students_sheet(settings: TomlTable) -> str:
@@ -44,6 +46,8 @@ def students_sheet(settings: TomlTable) -> str:
     of_all = {name for question in check.ASKS.values() for name in question.settings}
     head = {name: value for name, value in settings.items() if name in {"title", *of_all}}
     tasks = [{name: value for name, value in task.items() if name in _public(task)} for task in settings["task"]]
+    for task, own in zip(tasks, settings["task"], strict=True):
+        task |= {"reference": _HIDDEN} if own.get("ask") == "module" and "reference" in own else {}
     by_hand = [task for task in settings["task"] if str(task.get("ask")) in check.ASKS]
     secret = [task[name] for task in by_hand for name in solutions(task)]
     questions = [head, *(task for task in tasks if str(task.get("ask")) in check.ASKS)]

@@ -162,7 +162,7 @@ def expect(job: Job, content: bytes, name: str, sandbox: bool) -> Expected:
         for weight in dict.fromkeys(weights.values()):
             width = weight.shape[-1] if weight.ndim > 1 else 1
             weight.copy_(torch.randn(weight.shape, generator=generator) / width**0.5)
-        output, parts = _call(module, job), _call(module.parts, job)
+        output, parts = _call(module.eval(), job), _call(module.parts, job)
         if output.isnan().any():
             raise UserError(f"the reference '{name}' gives NaN for these inputs: choose others")
         return Expected(weights, output, parts)
@@ -178,7 +178,7 @@ def compare(job: Job, expected: Expected, content: bytes, file: str, name: str, 
         _check_weights(given, known)
         for key, weight in given.items():
             weight.copy_(known[key])
-        difference, parts = _difference("output", _call(module, job), expected.output, job), dict[str, Tensor]()
+        difference, parts = _difference("output", _call(module.eval(), job), expected.output, job), dict[str, Tensor]()
         if difference:
             with suppress(Exception):  # what is wrong is known, if not where
                 parts = _call(module.parts, job)

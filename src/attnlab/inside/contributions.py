@@ -107,7 +107,7 @@ class Contributions:
         return Cell(self._written(head), head.change, span(head.low, head.high, "ratio"), low=head.low, high=head.high)
 
     def _grid(self) -> tuple[list[list[float]], list[str], list[str]]:
-        """Losses of accuracy in points, or of log perplexity in per cent, by layer and head, and the names of both."""
+        """Losses of accuracy in points, or rises of the loss in hundredths of a nat, by layer and head, and their names."""
         layers, heads = max(head.layer for head in self.heads), max(head.head for head in self.heads)
         grid = [[math.nan] * heads for _ in range(layers)]
         for head in self.heads:
@@ -118,7 +118,7 @@ class Contributions:
     def document(self, run: str = "", command: str = "") -> Document:
         """The page."""
         grid, layers, heads = self._grid()
-        unit = "points of right answers" if self.of_answers else "per cent of log perplexity"
+        unit = "points of right answers" if self.of_answers else "hundredths of a nat of loss"
         label = f"Heat map of what {plural(len(self.heads), 'head')} contribute, in {unit}; the table has the numbers"
         largest = max((abs(value) for row in grid for value in row if not math.isnan(value)), default=1.0) or 1.0
         heat = HeatMap(f"What is lost without each head, in {unit}", label, grid, layers, heads, largest, True, 44.0)

@@ -106,7 +106,7 @@ def generate(
 
 
 def keep_likely(scores: Float[Tensor, "B V"], top_k: int = 0, top_p: float = 1.0) -> Float[Tensor, "B V"]:
-    """Remove all but the `top_k` likeliest tokens (0: none), then all but the nucleus: set their scores to minus infinity.
+    """Remove all but the `top_k` likeliest tokens (0: none; ties stay), then all but the nucleus: their scores become -inf.
 
     The nucleus is the smallest set of likeliest tokens whose probabilities sum to at least `top_p`.
     """
@@ -186,7 +186,7 @@ def _opening(model: LanguageModel, tokenizer: Tokenizer, prompt: str, count: int
     if count < 1 or limit < 1:
         raise UserError("samples need a count and a limit of at least 1")
     begin = tokenizer.opening(prompt) or [tokenizer.pad]
-    if len(begin) >= model.longest:
+    if len(begin) >= (model.config.block_size if tokenizer.words else model.longest):
         raise UserError(
             f"the prompt has {len(begin)} tokens, but the model's block holds {model.config.block_size}: shorten it"
         )

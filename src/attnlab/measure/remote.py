@@ -26,14 +26,16 @@ import torch
 from torch import Tensor, nn
 
 from attnlab import registry
-from attnlab.errors import AttnlabError, ConfigError
+from attnlab.errors import AttnlabError, ConfigError, cut
 from attnlab.lm.model import arguments_of
 from attnlab.measure.audit.subject import dropout_of, set_dropout
 from attnlab.mechanisms.conventions import tensor_of
 from attnlab.registry import Entry
 from attnlab.supervisor import Child, ChildError, Limits, Raised
+from attnlab.terminal import printable
 
 _LONGEST = 2**26  # bytes of an answer
+_LONGEST_NOTE = 300  # letters
 _KINDS = "bool uint8 int32 int64 float16 bfloat16 float32 float64"
 _DTYPES: dict[str, torch.dtype] = {kind: getattr(torch, kind) for kind in _KINDS.split()}
 _Plain = bool | int | float | str | None
@@ -360,7 +362,7 @@ class RemoteModule(nn.Module):
     def __init__(self, remote: Remote, built: Built) -> None:
         super().__init__()
         self.remote, self.built, self.dropout, self.changes_dropout = remote, built, built.dropout, False
-        self.attnlab_convention = built.convention
+        self.attnlab_convention = cut(printable(" ".join(built.convention.split())), _LONGEST_NOTE)  # foreign text
         _set_random_state(built.random)
         self.original = self._mirror()
         self.places = {weight.place: remote.weights[weight.place] for weight in built.weights}

@@ -14,6 +14,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature
 from itertools import product
 from typing import Any
@@ -28,8 +29,8 @@ from attnlab.mechanisms.heads import Attention
 _NAMES = {
     "n_embd": "n_embd n_embed embed_dim embed_size embedding_dim emb_dim emb_size d_model dim model_dim hidden_size input_dim"
     " d_in d_out",
-    "n_head": "n_head n_heads num_head num_heads nhead heads h num_attention_heads n_kv_head n_kv_heads num_kv_heads"
-    " num_key_value_heads",
+    "n_head": "n_head n_heads num_head num_heads nhead heads h num_attention_heads",
+    "n_kv_head": "n_kv_head n_kv_heads num_kv_heads num_key_value_heads",  # of the class, if they fit
     "head_width": "head_dim head_size dim_head d_head d_k d_v",
     "block_size": "block_size context_length context_size n_ctx n_positions max_len max_length max_seq_len max_seq_length"
     " max_position_embeddings seq_len seq_length sequence_length length",
@@ -52,6 +53,7 @@ _MEANINGS = {name: meaning for meaning, names in _NAMES.items() for name in name
     name: name for name in _FIXED
 }
 _SIZES = ("n_embd", "n_head", "block_size")
+_SHOWN = (*_SIZES, "n_kv_head", "head_width")
 _SHARED: dict[str, Any] = {"dropout": 0.0, "bias": False, "causal": True}  # what the backbone may set
 _CONFIG = re.compile(r"(\w+_)?(config|configuration|conf|cfg|args|hparams|params|opts?|settings)")
 _SAME_INPUT = frozenset({"q", "k", "v", "query", "key", "value", "queries", "keys", "values"})
@@ -79,7 +81,15 @@ def tensor_of(answer: Any) -> Tensor:
 
 def conventions_of(module: nn.Module) -> list[str]:
     """What was recognised of the classes in a module, each once."""
-    return [*dict.fromkeys(said for part in module.modules() if (said := getattr(part, "attnlab_convention", "")))]
+    notes = (getattr(part, "attnlab_convention", "") for part in module.modules())
+    return [*dict.fromkeys(note for note in notes if note and isinstance(note, str))]
+
+
+class _Unrecognised(AttributeError, KeyError):
+    """A field of a config that is not recognised."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Config:
@@ -87,30 +97,52 @@ class Config:
 
     def __init__(self, values: Mapping[str, Any], classes: Sequence[type]) -> None:
         self._values, self._classes = values, classes
-        self._used, self._unknown = list[str](), list[str]()
+        self._used, self._defaults = list[str](), dict[str, Any]()
 
     def __getitem__(self, name: str) -> Any:
-        if name in _MEANINGS:
+        meaning = _MEANINGS.get(name)
+        if meaning and meaning != "n_kv_head":
             self._used.append(name)
-            return self._values[_MEANINGS[name]]
+            return self._values[meaning]
         for cls in self._classes:
             with suppress(AttributeError):
-                default = inspect.getattr_static(cls, name)
-                return default.__get__(self) if hasattr(default, "__get__") else default
-        self._unknown.append(name)
-        raise KeyError(name)
+                value = _default_of(cls, name)
+                if hasattr(value, "__get__"):  # a property
+                    return value.__get__(self)
+                if meaning is None or _fits(value, self._values):
+                    self._defaults[name] = value
+                    return value
+        if meaning:
+            self._used.append(name)
+            return self._values[meaning]
+        raise _Unrecognised(name)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # also of a copy that has no fields yet
             raise AttributeError(name)
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
+        return self[name]
 
     def get(self, name: str, default: Any = None) -> Any:
         """A field, as of a dictionary."""
         return getattr(self, name, default)
+
+
+def _default_of(cls: type, name: str) -> Any:
+    """The default of a field; dataclasses with slots keep it apart."""
+    for each in fields(cls) if is_dataclass(cls) else ():
+        if each.name == name and each.default is not MISSING:
+            return each.default
+        if each.name == name and each.default_factory is not MISSING:
+            return each.default_factory()
+    default = inspect.getattr_static(cls, name)
+    if inspect.ismemberdescriptor(default):
+        raise AttributeError(name)
+    return default
+
+
+def _fits(heads: Any, values: Mapping[str, Any]) -> bool:
+    """Whether so many heads of keys can serve the heads of the model."""
+    return isinstance(heads, int) and heads > 0 and values["n_head"] % heads == 0
 
 
 def _named(call: Callable[..., Any]) -> list[Parameter]:
@@ -132,6 +164,7 @@ class _Convention:
         unknown = [name for name in unknown if name != self.config]
         if not (self.native or self.config or {"n_embd", "head_width"} & {*self.keywords.values()}):
             unknown = unknown or ["the width"]
+        self.leaks = self.mixes = False  # under every mask; the texts of a batch
         self.form: tuple[str, int] | None = None  # the kind of mask, and its dimensions of 1
         self.forms: list[tuple[str, int] | None] = [None]
         self.mask, self.arguments = "", dict[str, str]()  # of forward
@@ -152,23 +185,36 @@ class _Convention:
             self.cls.__init__(module, *sizes, **shared)
             return ""
         named = dict(zip((*_SIZES, "head_width"), (*sizes, sizes[0] // sizes[1]), strict=True))
-        values = {**_SHARED, **_FIXED, **named, **shared}
+        values = {**_SHARED, **_FIXED, **named, "n_kv_head": sizes[1], **shared}
         kept = {"dropout", "bias"} - shared.keys()  # the defaults of the class
-        used = {name: what for name, what in self.keywords.items() if what not in kept or name in self.required}
+        defaults = {each.name: each.default for each in _named(self.cls)}
+        grouped = {
+            name for name, what in self.keywords.items() if what == "n_kv_head" and _fits(defaults[name], values)
+        }
+        used = {
+            name: what
+            for name, what in self.keywords.items()
+            if (what not in kept and name not in grouped) or name in self.required
+        }
         names = getattr(self.cls.__init__, "__globals__", {})
         classes = [each for name, each in names.items() if inspect.isclass(each) and name.endswith(("Config", "Args"))]
+        hint = inspect.signature(self.cls).parameters[self.config].annotation if self.config else None
+        first = names.get(hint) if isinstance(hint, str) else hint
+        classes.sort(key=lambda each: each is not first)
         config = Config(values, classes)
         arguments = {name: values[what] for name, what in used.items()} | ({self.config: config} if self.config else {})
         try:
             self.cls.__init__(module, **arguments)
-        except (AttributeError, KeyError) as error:
-            if not config._unknown:
-                raise
+        except _Unrecognised as error:
             known = {name: what if (what := _MEANINGS[name]) in _SIZES else str(values[what]) for name in config._used}
-            reason = f"{self.config}.{config._unknown[-1]} cannot be recognised by name"
-            raise self.error(reason, {**known, config._unknown[-1]: "..."}) from error
-        fields = [f"{self.config} ({', '.join(dict.fromkeys(config._used))})"] if self.config else []
-        return ", ".join(fields + [f"{name}={what}" for name, what in used.items() if what in _SIZES])
+            reason = f"{self.config}.{error} cannot be recognised by name"
+            raise self.error(reason, {**known, str(error): "..."}) from error
+        own = [
+            f"{name}={value}" for name, value in config._defaults.items() if isinstance(value, bool | int | float | str)
+        ]
+        parts = [f"{self.config} ({', '.join(dict.fromkeys([*config._used, *own]))})"] if self.config else []
+        parts += [f"{name}={what if what in _SIZES else values[what]}" for name, what in used.items() if what in _SHOWN]
+        return ", ".join(parts + [f"{name}={defaults[name]}" for name in sorted(grouped)])
 
     def call(self, module: nn.Module, x: Tensor) -> Any:
         """Call the forward of the class."""
@@ -211,6 +257,12 @@ class _Convention:
         if not leaks and (self.mask or not self.native):
             raise self.error(f"forward raises {one_line(failures[0])}") from failures[0]
         self.form = min(leaks, key=lambda form: leaks[form], default=None)
+        self.leaks = leaks.get(self.form, 0.0) > _ROUNDING
+        if self.leaks and None in leaks:
+            self.form = None
+        if leaks:
+            both, alone = tensor_of(self.call(module, x)), tensor_of(self.call(module, x[:1]))
+            self.mixes = bool((both[:1] - alone).abs().max() > _ROUNDING * both.abs().max())
         return several
 
     def _description(self, built: str, several: bool) -> str:
@@ -220,6 +272,8 @@ class _Convention:
         parts += [f"called as {call}"] if call != "forward(x)" else []
         parts += [f"the mask is {self.form[0]}, [{'1, ' * self.form[1]}T, T]"] if self.form else []
         parts += ["its output is the first tensor of several"] if several else []
+        parts += ["its outputs depend on later tokens under every mask"] if self.leaks else []
+        parts += ["its outputs depend on the other texts of a batch: does it read [T, B, D]?"] if self.mixes else []
         return f"{self.cls.__name__}: {'; '.join(parts)}" if parts else ""
 
     def _call(self, mask: str) -> str:
@@ -283,7 +337,8 @@ def adapt(cls: type[Any]) -> type[Any]:
     functools.update_wrapper(Adapted, cls, updated=())
     if not convention.native:
         meanings = {*convention.keywords.values(), *(("dropout", "bias") if convention.config else ())}
-        meanings -= {"causal"} if convention.mask or convention.arguments else set()  # causal by every call
+        # Causal by every call.
+        meanings -= {"causal"} if convention.mask or "True" in convention.arguments.values() else set()
         sizes = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in _SIZES]
         shared = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in _SHARED if name in meanings]
         Adapted.__signature__ = Signature([*sizes, *shared])
