@@ -104,7 +104,7 @@ def test_samples_that_cannot_be_had() -> None:
         decoding.sample(model, tokenizer, "dog " * 60)
     endless = LanguageModel(replace(model.config, positions="rotary"))
     assert decoding.sample(endless, tokenizer, "dog " * 60, 1, limit=2)[0].startswith("dog dog")
-    temperatures: list[dict[str, Any]] = [{"temperature": -1.0}, {"temperature": float("nan")}]
+    temperatures: list[dict[str, Any]] = [{"temperature": -1.0}, {"temperature": float("nan")}, {"temperature": 1e-9}]
     for wrong in (*temperatures, {"count": 0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.01}, {"seed": -1}):
         with pytest.raises(UserError):
             decoding.sample(model, tokenizer, "dog", **wrong)

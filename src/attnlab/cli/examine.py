@@ -349,7 +349,7 @@ def look(
     heads: Annotated[bool, about("Score what every head does; without TEXT, on repeated random tokens.")] = False,
     ablate: Annotated[bool, about("Switch off every head in turn; with --exam or --corpus.")] = False,
     exam: Annotated[opt.Exam | None, about("Questions with answers, for --ablate: a file, or people:dev.")] = None,
-    corpus: Annotated[str | None, about("Text for --ablate, one sentence per line: a file, or prose:dev.")] = None,
+    corpus: Annotated[str | None, about("Text for --ablate: sentences, one per line, or running text.")] = None,
     out: Annotated[opt.Out | None, default("runs/look-N")] = None,
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,

@@ -20,6 +20,7 @@ from attnlab.inside.taps import eval_mode
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.tokenizers import Tokenizer, split_words
 
+_COLDEST = 1e-6  # temperature, below which scores overflow
 _Choose = Callable[[Float[Tensor, "B V"]], Int[Tensor, " B"]]  # chooses the next token of every row from its scores
 
 
@@ -167,8 +168,10 @@ def sample(
     have the probability `top_p`.
     """
     require_seed(seed)
-    if not (math.isfinite(temperature) and temperature >= 0) or top_k < 0:
-        raise UserError(f"temperature and top_k must not be negative, but are {temperature} and {top_k}")
+    if not (temperature == 0 or _COLDEST <= temperature < math.inf) or top_k < 0:
+        raise UserError(
+            f"temperature must be 0 or at least {_COLDEST:g}, and top_k not negative, but they are {temperature} and {top_k}"
+        )
     if not 0 < top_p <= 1:
         raise UserError(f"top_p is a share of the probability, above 0 and at most 1, not {top_p}")
     begin = _opening(model, tokenizer, prompt, count, limit)

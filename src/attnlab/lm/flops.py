@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -55,9 +56,10 @@ def flops_per_token(model: LanguageModel, tokens: int, *, training: bool = False
     costs an addition, a tanh (counted as one) and a multiply-add.
     """
     if not 1 <= tokens <= model.longest:
-        raise UserError(
-            f"a text of {tokens} tokens does not fit: give 1 to {model.longest}, the longest that the model reads"
+        most = (
+            f"1 to {model.longest}, the longest that the model reads" if model.longest < sys.maxsize else "at least 1"
         )
+        raise UserError(f"a text of {tokens} tokens does not fit: give {most}")
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(training):
         torch.manual_seed(0)
         twin = copy.deepcopy(model).cpu()  # counted alike for every device
