@@ -10,6 +10,7 @@ import pytest
 from attnlab.lm.decoding import beam_search
 from attnlab.lm.model import load_model
 from attnlab.lm.perplexity import PROBES, SentenceLosses
+from attnlab.report.words import plural
 from verbs import call
 
 
@@ -112,7 +113,10 @@ def test_generate_by_beam_search(trained: Path, capsys: pytest.CaptureFixture[st
     assert shown["score"] == pytest.approx([beam.score for beam in beams])
     assert call(*search) == 0
     first = capsys.readouterr().out.split("\n")[0]
-    assert first == f"{beams[0].text}  (log probability {beams[0].log_probability:.2f}, {beams[0].tokens} tokens)"
+    assert (
+        first
+        == f"{beams[0].text}  (log probability {beams[0].log_probability:.2f}, {plural(beams[0].tokens, 'token')})"
+    )
 
 
 def test_one_token_that_is_likeliest_of_all(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

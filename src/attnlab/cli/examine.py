@@ -318,6 +318,7 @@ def generate(
     from attnlab.lm import decoding
     from attnlab.lm.devices import choose_device
     from attnlab.lm.model import load_model
+    from attnlab.report.words import plural
 
     model, tokenizer = load_model(folder, trust_code=trust_code, device=choose_device(device))
     settings: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty}
@@ -335,7 +336,7 @@ def generate(
         shown = {**vars(variety), **(scores if beams else {})}
         show_json({"run": str(folder), "prompt": prompt, **settings, "samples": texts, **shown})
         return
-    notes = [f"  (log probability {beam.log_probability:.2f}, {beam.tokens} tokens)" for beam in found]
+    notes = [f"  (log probability {beam.log_probability:.2f}, {plural(beam.tokens, 'token')})" for beam in found]
     say(*(text + note for text, note in zip_longest(texts, notes, fillvalue="")), f"\n{variety}")
 
 
