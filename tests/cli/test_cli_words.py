@@ -142,7 +142,7 @@ def test_mistakes(
         ("has no ⁇, so questions cannot be asked", "ask", trained, "Where?"),
         ("give one, then the other", "evaluate", trained, "--exam", "people:test", "--corpus", "prose:dev"),
         ("did you mean prose:dev", "evaluate", trained, "--corpus", "prose:dve"),
-        ("must not be negative", "generate", trained, "--temperature", "-1"),
+        ("temperature must be 0 or at least 1e-06", "generate", trained, "--temperature", "-1"),
         ("above 0 and at most 1, not 1.5", "generate", trained, "--top-p", "1.5"),
         ("leave out --temperature, --top-k and --top-p", "generate", trained, "--beams", "2", "--temperature", "0.8"),
         ("leave out --temperature, --top-k and --top-p", "generate", trained, "--beams", "2", "--top-p", "0.9"),
