@@ -9,7 +9,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 SLOWER := faults hf inside kernels measure studies trust cli/test_cli.py corpora/test_files.py corpora/test_topics.py \
 	design/test_commands.py design/test_derivations.py design/test_noisy_keys.py design/test_verdicts.py lm/test_evaluate.py lm/test_flops.py lm/test_model.py lm/test_other_device.py \
 	lm/test_processes.py lm/test_resume.py lm/test_train.py lm/test_training_rules.py lm/test_validation.py \
-	stats/test_resampling.py store/test_runs_verb.py store/test_usercode.py test_bench_words.py test_course_table.py \
+	store/test_runs_verb.py store/test_usercode.py test_bench_words.py test_course_table.py \
 	test_malformed.py test_package.py test_reader.py
 
 .PHONY: run quick test test-fast test-slow faults cluster processes notebooks browser screenshots mutate check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean

@@ -322,21 +322,25 @@ def generate(
 
     model, tokenizer = load_model(folder, trust_code=trust_code, device=choose_device(device))
     settings: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty}
-    found: list[decoding.Beam] = []
+    ranked: list[decoding.Beam] = []
     if beams:
-        found = decoding.beam_search(model, tokenizer, prompt, n, limit=max_new_tokens, **settings)
-        texts = [beam.text for beam in found]
+        ranked = decoding.beam_search(model, tokenizer, prompt, n, limit=max_new_tokens, **settings)
+        texts = [beam.text for beam in ranked]
     else:
-        heat = 0.8 if temperature is None else temperature
-        settings = {"temperature": heat, "top_k": top_k, "top_p": top_p, "seed": seed}
+        settings = {
+            "temperature": 0.8 if temperature is None else temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "seed": seed,
+        }
         texts = decoding.sample(model, tokenizer, prompt, n, limit=max_new_tokens, **settings)
     variety = decoding.variety(texts, prompt)
     if json:
-        scores = {name: [getattr(beam, name) for beam in found] for name in ("score", "log_probability", "tokens")}
+        scores = {name: [getattr(beam, name) for beam in ranked] for name in ("score", "log_probability", "tokens")}
         shown = {**vars(variety), **(scores if beams else {})}
         show_json({"run": str(folder), "prompt": prompt, **settings, "samples": texts, **shown})
         return
-    notes = [f"  (log probability {beam.log_probability:.2f}, {plural(beam.tokens, 'token')})" for beam in found]
+    notes = [f"  (log probability {beam.log_probability:.2f}, {plural(beam.tokens, 'token')})" for beam in ranked]
     say(*(text + note for text, note in zip_longest(texts, notes, fillvalue="")), f"\n{variety}")
 
 

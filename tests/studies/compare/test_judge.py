@@ -328,7 +328,7 @@ def test_a_fault_that_is_no_leak_leaves_the_figures_valid_and_is_named(tmp_path:
     assert not result.leaking
     assert result.comparisons[0].valid
     (note,) = (one for one in result.verdict if "no leak" in one)
-    assert "a fault that is no leak: padding: hidden tokens count. Its figures count" in note
+    assert "a fault that is no leak: padding: hidden tokens count. Its figures are valid, except" in note
     assert not any("sees the future" in one for one in result.verdict)
 
 

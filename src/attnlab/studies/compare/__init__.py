@@ -71,9 +71,9 @@ class Compare(Plan):
     def train(self, folder: Path, console: Console) -> None:
         """Audit every variant, tune settings, and train and measure every run that is not done yet."""
         if not is_written(folder / _AUDITS):
-            told = cautions(self)
-            add_files(folder, {CAUTIONS: store.encode(told)})
-            for note in told.notes:
+            result = cautions(self)
+            add_files(folder, {CAUTIONS: store.encode(result)})
+            for note in result.notes:
                 say(console, f"note: {note}")
             self._audit(folder, console)
         if self.tune and not is_written(folder / TUNING):

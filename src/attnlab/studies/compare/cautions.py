@@ -32,7 +32,7 @@ class Cautions:
 
 
 def read_cautions(plan: Plan, folder: Path) -> Cautions:
-    """The cautions as they were told before training."""
+    """The cautions that were printed before training."""
     path = folder / CAUTIONS
     return records.read(Cautions, path) if is_written(path) else cautions(plan)
 

@@ -82,8 +82,8 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     reference = records[plan.variants[0].name]
     variants = [_describe(plan, folder, name, rows, reference, columns, audits[name]) for name, rows in records.items()]
     leaking = {variant.name for variant in variants if variant.leaks}
-    told = read_cautions(plan, folder)
-    comparisons = _compare_all(plan, records, columns[0], leaking, told.equal, _settings_in_words(plan, tuning))
+    stored = read_cautions(plan, folder)
+    comparisons = _compare_all(plan, records, columns[0], leaking, stored.equal, _settings_in_words(plan, tuning))
     explanation = explain(variants)
     differing = [column for column in columns[1:] if column.kind != "count"]
     stuck = _stuck(records)
@@ -116,7 +116,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
             *_sentences(comparisons),
             *_notes_on_runs(plan, records, variants),
             *_notes_on_plan(plan, tuning),
-            *told.notes,
+            *stored.notes,
             *notes_on(records),
         ),
         explanation=explanation,
@@ -182,8 +182,8 @@ def _notes_on_runs(plan: Plan, records: Records, variants: Sequence[VariantResul
         if faults and not variant.leaks:
             found = "; ".join(f"{check}: {fault}" for check, fault in faults.items())
             notes.append(
-                f"The audit of {variant.name} found a fault that is no leak: {found}. Its figures count, and hold where that"
-                " does not happen."
+                f"The audit of {variant.name} found a fault that is no leak: {found}. Its figures are valid, except under"
+                " these conditions."
             )
         if lost := len(plan.seeds) - len(rows):
             notes.append(
