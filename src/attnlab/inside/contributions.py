@@ -106,21 +106,25 @@ class Contributions:
             return parts.difference_cell(head.change, head.low, head.high, "share")
         return Cell(self._written(head), head.change, span(head.low, head.high, "ratio"), low=head.low, high=head.high)
 
-    def _grid(self) -> tuple[list[list[float]], list[str], list[str]]:
-        """Losses of accuracy in points, or rises of the loss in hundredths of a nat, by layer and head, and their names."""
+    def _grid(self) -> tuple[list[list[float]], list[str], list[str], float]:
+        """Losses of accuracy in points, or rises of the loss in hundredths of a nat, by layer and head.
+
+        With the names of layers and heads, and the largest size.
+        """
         layers, heads = max(head.layer for head in self.heads), max(head.head for head in self.heads)
         grid = [[math.nan] * heads for _ in range(layers)]
         for head in self.heads:
             harm = -head.change if self.of_answers else math.log(head.change)
             grid[head.layer - 1][head.head - 1] = round(100 * harm, 1)
-        return grid, [f"layer {layer + 1}" for layer in range(layers)], [f"head {head + 1}" for head in range(heads)]
+        largest = max((abs(value) for row in grid for value in row if not math.isnan(value)), default=0.0) or 1.0
+        names = [f"layer {layer + 1}" for layer in range(layers)], [f"head {head + 1}" for head in range(heads)]
+        return grid, *names, largest
 
     def document(self, run: str = "", command: str = "") -> Document:
         """The page."""
-        grid, layers, heads = self._grid()
+        grid, layers, heads, largest = self._grid()
         unit = "points of right answers" if self.of_answers else "hundredths of a nat of loss"
         label = f"Heat map of what {plural(len(self.heads), 'head')} contribute, in {unit}; the table has the numbers"
-        largest = max((abs(value) for row in grid for value in row if not math.isnan(value)), default=1.0) or 1.0
         heat = HeatMap(f"What is lost without each head, in {unit}", label, grid, layers, heads, largest, True, 44.0)
         return Document(
             kind="look",
@@ -154,8 +158,7 @@ class Contributions:
         from matplotlib.colors import LinearSegmentedColormap
         from matplotlib.figure import Figure
 
-        grid, layers, heads = self._grid()
-        largest = max((abs(value) for row in grid for value in row if not math.isnan(value)), default=1.0) or 1.0
+        grid, layers, heads, largest = self._grid()
         figure = Figure(figsize=(max(5.0, 0.7 * len(heads) + 1.5), 1.6 + 0.45 * len(layers)), layout="constrained")
         ax = figure.subplots()
         colours = LinearSegmentedColormap.from_list("contributions", COLOURS)
