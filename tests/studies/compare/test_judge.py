@@ -345,6 +345,9 @@ def test_two_that_computed_the_same_are_not_tested(tmp_path: Path) -> None:
     same, other = judged(plan, tmp_path).comparisons
     assert same.words.startswith("both computed the same, with equal losses of every text and seed")
     assert (same.effect.p, same.adjusted, same.shown, same.belief) == (None, None, False, "")
+    report = plan.document(judged(plan, tmp_path))
+    (points,) = (block for part in report.sections for block in part.blocks if getattr(block, "shape", "") == "points")
+    assert [mark.name for mark in points.marks] == ["linear over dot"]  # no empty row for what was not compared
     assert other.adjusted is None  # one test only: nothing to correct for
     assert other.shown
 

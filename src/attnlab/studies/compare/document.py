@@ -272,7 +272,7 @@ def _pair_charts(result: ComparisonResult) -> list[Chart]:
     """
     leaks, names = set(result.leaking), {variant.name: _titled(variant) for variant in result.variants}
     groups: dict[bool, list[Comparison]] = {False: [], True: []}
-    for pair in result.comparisons:
+    for pair in (pair for pair in result.comparisons if pair.effect.value is not None):
         groups[not pair.valid or bool({pair.a, pair.b} & leaks)].append(pair)
     return [_pair_chart(result.figures[0], pairs, names, marked) for marked, pairs in groups.items() if pairs]
 
@@ -316,7 +316,9 @@ def _compared_section(plan: Plan, result: ComparisonResult) -> list[Section]:
         )
         for pair in result.comparisons
     ]
-    return section("Compared", *_pair_charts(result), Text([legend], "quiet"), *sentences, _tests_table(plan, result))
+    charts = _pair_charts(result)
+    legends = [Text([legend], "quiet")] if charts else []
+    return section("Compared", *charts, *legends, *sentences, _tests_table(plan, result))
 
 
 # Tuning
