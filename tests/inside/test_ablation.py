@@ -26,10 +26,10 @@ def letters() -> Tokenizer:
     return Tokenizer.train("char", ["abcdefghijklm"], 16)
 
 
-def model_of(mechanism: str = "dot") -> LanguageModel:
+def model_of(mechanism: str = "dot", positions: str = "learned") -> LanguageModel:
     torch.manual_seed(0)
     settings = {"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 24, "vocab_size": 16, "zero_init": False}
-    return LanguageModel(ModelConfig(mechanism=mechanism, **settings)).eval()  # type: ignore[arg-type]
+    return LanguageModel(ModelConfig(mechanism=mechanism, positions=positions, **settings)).eval()  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,20 @@ def test_a_question_is_compared_by_its_answers(model: LanguageModel, letters: To
     assert (result.written_before, result.written_after) == (original, written)
     searched = attnlab.ablate(model, letters, TEXT, change, question=True)
     assert searched.before >= result.before, "without answers, the likeliest of all are searched"
+
+
+@pytest.mark.parametrize("question", [False, True])
+def test_texts_longer_than_the_block_where_the_model_reads_them(letters: Tokenizer, question: bool) -> None:
+    endless, text, answers = model_of(positions="rotary"), "abcdefgh" * 10, ANSWERS if question else None
+    change = [Intervention(layer=0, head=1, position=60)]
+    result = attnlab.ablate(endless, letters, text, change, question=question, answers=answers)
+    assert result.before != result.after
+    effects = list(attnlab.ablate_heads(endless, letters, text, question=question, answers=answers))
+    assert effects[0].probability == pytest.approx(result.before)
+    if not question:
+        assert result.before == pytest.approx(next_chances(endless, letters, text)[result.answer])
+    with pytest.raises(UserError, match="tokens, but the model's block holds 24: shorten it"):
+        attnlab.ablate(model_of(), letters, text, change, question=question, answers=answers)
 
 
 def test_the_mean_replaces_one_token(model: LanguageModel, letters: Tokenizer) -> None:

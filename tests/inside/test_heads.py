@@ -44,6 +44,15 @@ def random_model(**settings: object) -> LanguageModel:
     ).eval()  # type: ignore[arg-type]
 
 
+def test_heads_are_scored_beyond_the_block(letters: Tokenizer) -> None:
+    text = "abcdefgh" * 10
+    scored = score_heads(random_model(positions="rotary"), letters, text)
+    longer = score_heads(random_model(positions="rotary", block_size=80), letters, text)
+    assert (scored.tokens, scored.heads) == (80, longer.heads)
+    with pytest.raises(UserError, match="80 tokens, but the model's block holds 24: shorten it"):
+        score_heads(random_model(), letters, text)
+
+
 def built_model(letters: Tokenizer) -> LanguageModel:
     """Two layers of known heads: previous token, same token, beginning, averaging; then one that does induction."""
     model = random_model(n_head=2, n_embd=2 * WIDTH)

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,10 @@ class Halves(Attention):
 '''
 
 
-def make(mechanism: str = "dot", n_layer: int = 2) -> LanguageModel:
+def make(mechanism: str = "dot", n_layer: int = 2, positions: str = "learned") -> LanguageModel:
     torch.manual_seed(0)
-    config = ModelConfig(
-        n_layer=n_layer, n_head=4, n_embd=32, block_size=32, vocab_size=300, mechanism=mechanism, zero_init=False
-    )
-    model = LanguageModel(config).eval()
+    config = ModelConfig(n_layer=n_layer, n_head=4, n_embd=32, block_size=32, vocab_size=300, zero_init=False)
+    model = LanguageModel(replace(config, mechanism=mechanism, positions=positions)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(10)  # heads with opinions
@@ -202,6 +201,18 @@ def test_mistakes_are_one_line_with_the_fix(characters: Tokenizer, text: str, qu
         look(make(), characters, text, question=question)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_model_without_an_end_is_seen_beyond_its_block(characters: Tokenizer) -> None:
+    model, text = make(positions="rotary"), "born" * 20
+    view = look(model, characters, text)
+    with torch.no_grad(), capture(model, "hook_pattern") as seen:
+        model(torch.tensor([characters.encode(text)]))
+    assert {name: pattern.shape for name, pattern in view.patterns.items()} == dict.fromkeys(seen, (4, 80, 80))
+    assert all(torch.equal(view.patterns[name], seen[name][0]) for name in seen)
+    assert view.files("runs/x", "attnlab look")
+    with pytest.raises(UserError, match="has 513 tokens, and patterns are shown for up to 512: shorten it"):
+        look(model, characters, "a" * 513)
 
 
 # To be shown

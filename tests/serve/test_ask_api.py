@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,19 @@ from serving import Served, run_async, serving
 from starlette.applications import Starlette
 from starlette.requests import Request
 
+from attnlab.config import ModelConfig
 from attnlab.errors import AttnlabError, UserError
 from attnlab.inside.look import look
 from attnlab.inside.taps import capture, patch
 from attnlab.lm import evaluate
+from attnlab.lm.model import LanguageModel
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.serve import ask
 from attnlab.serve.ask import RISKS
 from attnlab.serve.routes import Options
 from attnlab.serve.server import _as_lines, create_app
 from attnlab.serve.worker import Worker
+from attnlab.store.runs import Run
 from attnlab.trust import Oracle
 from conftest import MARKUP
 
@@ -325,6 +330,18 @@ def test_an_error_after_the_first_value_is_the_last_line() -> None:
         return [bytes(line).decode() async for line in response.body_iterator]  # type: ignore[arg-type]
 
     assert run_async(send()) == ["1\n", '{"error":"no more","status":422}\n']
+
+
+def test_a_text_beyond_the_block_is_read_where_the_model_reads_it(ask_root: Path) -> None:
+    run, tokenizer = Run.open(ask_root / "text-1"), Tokenizer.train("char", ["abcdefgh"], 16)
+    config = ModelConfig(n_layer=1, n_head=2, n_embd=32, block_size=16, vocab_size=16)
+    query = ask.Prompt(run="text-1", text="abcdefgh" * 10, mode="continue", limit=3)
+    opened = ask._Opened((), run, LanguageModel(replace(config, positions="rotary")), tokenizer, None)
+    ids = ask._encode(opened, query)
+    assert (len(ids), len(list(ask._write(opened, ids, query.limit)))) == (80, 3)
+    assert len(ask._look(opened, ids, query.text).read) == 80
+    with pytest.raises(UserError, match="80 tokens, but the model's block holds 16: shorten it"):
+        ask._encode(replace(opened, model=LanguageModel(replace(config, positions="learned"))), query)
 
 
 def test_a_model_that_diverged_says_so_instead_of_showing_numbers(ask_root: Path) -> None:

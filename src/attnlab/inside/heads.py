@@ -19,7 +19,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlab.errors import UserError
-from attnlab.inside.look import COLOURS, encode, is_over_tokens, look_files, no_pattern, refuse_bottleneck, row_shares
+from attnlab.inside.look import (
+    COLOURS,
+    encode_to_show,
+    is_over_tokens,
+    look_files,
+    no_pattern,
+    refuse_bottleneck,
+    row_shares,
+)
 from attnlab.inside.taps import capture, eval_mode
 from attnlab.lm.model import Block, LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
@@ -211,8 +219,10 @@ def score_heads(
 ) -> ScoredHeads:
     """Score all heads on a text, or without one on random tokens that are repeated once."""
     refuse_bottleneck(model)
-    block = model.config.block_size
-    rows = [encode(tokenizer, text, question, block)] if text else repeated_tokens(tokenizer, block, seed)
+    if text:
+        rows = [encode_to_show(model, tokenizer, text, question)]
+    else:
+        rows = repeated_tokens(tokenizer, model.config.block_size, seed)
     ids = torch.tensor(rows, device=model.device)
     if ids.shape[1] < 2:
         raise UserError("the text has one token, and a head can only attend to it: write more")

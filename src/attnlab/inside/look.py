@@ -35,6 +35,7 @@ from attnlab.report.parts import cell, folded, strongest, text_column
 from attnlab.report.words import NOTHING, percent, plural, visible
 from attnlab.store.records import encode as to_json
 
+_MOST = 512  # tokens of a text longer than the block: patterns grow with their square
 _SAMPLES = 16  # random directions per influence: a standard deviation of at most 18 %, enough for a colour
 _DECIMALS = 4  # of weights in files
 _LARGEST, _SMALLEST = 24.0, 13.0  # pixels of a cell, so that names neither drift apart nor overlap
@@ -181,7 +182,7 @@ class LookRecord:
 
 def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
     """Run a model on a text and record what it does; a `question` is encoded as in training, followed by `⁇`."""
-    return look_at(model, tokenizer, encode(tokenizer, text, question, model.config.block_size), text, top=top)
+    return look_at(model, tokenizer, encode_to_show(model, tokenizer, text, question), text, top=top)
 
 
 def look_at(model: LanguageModel, tokenizer: Tokenizer, ids: Sequence[int], text: str, *, top: int = 5) -> View:
@@ -207,7 +208,7 @@ def refuse_bottleneck(model: LanguageModel) -> None:
         )
 
 
-def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> list[int]:
+def encode(tokenizer: Tokenizer, text: str, question: bool, longest: int) -> list[int]:
     """Encode a text in which `⁇` and `□` are the special symbols, or raise an error with the fix."""
     if not text.strip():
         raise UserError("the text is empty: write some, such as 'Hank Aaron was born in'")
@@ -215,8 +216,16 @@ def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> 
         raise UserError("the text is not UTF-8: type it again, or set the terminal to UTF-8")
     ids = tokenizer.opening(text) if tokenizer.words else _encode_with_symbols(tokenizer, text)
     ids += [tokenizer.mask] if question else []
-    if len(ids) > block_size:
-        raise UserError(f"the text has {len(ids)} tokens, but the model's block holds {block_size}: shorten it")
+    if len(ids) > longest:
+        raise UserError(f"the text has {len(ids)} tokens, but the model's block holds {longest}: shorten it")
+    return ids
+
+
+def encode_to_show(model: LanguageModel, tokenizer: Tokenizer, text: str, question: bool) -> list[int]:
+    """Encode a text whose patterns, of every token on every token, are kept and shown."""
+    ids, most = encode(tokenizer, text, question, model.longest), max(model.config.block_size, _MOST)
+    if len(ids) > most:
+        raise UserError(f"the text has {len(ids)} tokens, and patterns are shown for up to {most}: shorten it")
     return ids
 
 

@@ -28,6 +28,12 @@ def _likeliest(scores: Float[Tensor, "B V"]) -> Int[Tensor, " B"]:
     return scores.argmax(dim=-1)
 
 
+def end_of_rows(model: LanguageModel, start: int, limit: int) -> int:
+    """How long rows of `start` tokens may become: a block; if they fill it, `limit` more where the model reads them."""
+    block = model.config.block_size
+    return block if start < block else min(model.longest, start + limit)
+
+
 class Rows:
     """Rows of tokens that a model continues, by up to `limit` tokens.
 
@@ -38,10 +44,8 @@ class Rows:
     def __init__(self, model: LanguageModel, ids: Int[Tensor, "B T"], limit: int, use_cache: bool = True) -> None:
         self.model, self.ids = model, ids.to(model.device)
         self._use_cache = use_cache
-        start, self.block = ids.shape[1], model.config.block_size
-        if start >= self.block:
-            self.block = min(model.longest, start + limit)
-        self._begin(start)
+        self.block = end_of_rows(model, ids.shape[1], limit)
+        self._begin(ids.shape[1])
 
     def _begin(self, tokens: int) -> None:
         """Let the model see the last tokens only, with an empty cache."""

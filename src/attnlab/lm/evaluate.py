@@ -11,7 +11,7 @@ import torch
 from attnlab.corpora import Question
 from attnlab.errors import DataError
 from attnlab.lm.batches import batches_by_length
-from attnlab.lm.decoding import generate
+from attnlab.lm.decoding import end_of_rows, generate
 from attnlab.lm.exams import Examination
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
@@ -19,26 +19,26 @@ from attnlab.lm.tokenizers import Tokenizer
 ROWS = 256  # questions answered at once
 
 
-def encode_question(tokenizer: Tokenizer, question: str, block_size: int, number: int = 1) -> list[int]:
+def encode_question(tokenizer: Tokenizer, question: str, longest: int, number: int = 1) -> list[int]:
     """Encode a question as a prompt: `question ⁇`."""
     ids = [*tokenizer.encode(question), tokenizer.mask]
-    if len(ids) >= block_size:
+    if len(ids) >= longest:
         raise DataError(
-            f"question {number} ({question[:40]!r}) has {len(ids)} tokens, but the model's block holds {block_size}:"
+            f"question {number} ({question[:40]!r}) has {len(ids)} tokens, but the model's block holds {longest}:"
             " shorten it"
         )
     return ids
 
 
-def encode_questions(tokenizer: Tokenizer, questions: Iterable[str], block_size: int) -> list[list[int]]:
-    """Encode questions as prompts; one that does not fit into the block is an error."""
-    return [encode_question(tokenizer, text, block_size, number) for number, text in enumerate(questions, start=1)]
+def encode_questions(tokenizer: Tokenizer, questions: Iterable[str], longest: int) -> list[list[int]]:
+    """Encode questions as prompts; one that leaves no room for an answer is an error."""
+    return [encode_question(tokenizer, text, longest, number) for number, text in enumerate(questions, start=1)]
 
 
 def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[str]) -> list[str]:
     """Answer every question greedily; questions of the same length are batched."""
     model.eval()
-    cues = encode_questions(tokenizer, questions, model.config.block_size)
+    cues = encode_questions(tokenizer, questions, model.longest)
     answers = [""] * len(cues)
     stops = (tokenizer.mask, tokenizer.pad)
     for rows in batches_by_length(list(map(len, cues)), rows=ROWS):
@@ -54,12 +54,12 @@ def top_answers(
 ) -> list[tuple[str, float]]:
     """Find the most likely complete answers with their probabilities by beam search, at least twice as wide as `count`."""
     model.eval()
-    start = encode_question(tokenizer, question, model.config.block_size)
+    start = encode_question(tokenizer, question, model.longest)
     stops = torch.tensor([tokenizer.mask, tokenizer.pad])
     width = max(width, 2 * count)
     beams: list[tuple[list[int], float]] = [([], 0.0)]
     ended: dict[str, float] = defaultdict(float)
-    for _ in range(model.config.block_size - len(start)):
+    for _ in range(end_of_rows(model, len(start), model.config.block_size) - len(start)):
         rows = torch.tensor([start + ids for ids, _ in beams], device=model.device)
         scores = model.head(model.hidden(rows)[:, -1]).log_softmax(dim=-1).cpu().double()
         total = scores + torch.tensor([[logp] for _, logp in beams], dtype=torch.float64)

@@ -311,7 +311,7 @@ export const mount = async (root, _, left) => {
     }
     const layers = about.layers.length;
     const mechanisms = [...new Set(about.layers.map((/** @type {any} */ one) => shortName(one.mechanism)))].join(", ");
-    info.textContent = `${layers} layer${layers === 1 ? "" : "s"} of ${about.heads} head${about.heads === 1 ? "" : "s"} (${mechanisms}), ${about.parameters.toLocaleString("en")} parameters, up to ${about.block} tokens${about.asks ? (about.calibrated ? ", calibrated" : ", not calibrated") : ""}.`;
+    info.textContent = `${layers} layer${layers === 1 ? "" : "s"} of ${about.heads} head${about.heads === 1 ? "" : "s"} (${mechanisms}), ${about.parameters.toLocaleString("en")} parameters, trained on up to ${about.block} tokens${about.asks ? (about.calibrated ? ", calibrated" : ", not calibrated") : ""}.`;
     if (!about.asks) state.mode = "continue";
     modes.value = state.mode;
     /** @type {HTMLOptionElement} */ (modes.options[0]).disabled = !about.asks;
