@@ -1,5 +1,6 @@
 """Tasks that ask for a class: mistakes of the teacher, and classes that are not trusted."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from attnlab import sandbox
 from attnlab.course import mark
 from attnlab.course.classes import Job, measure
 from attnlab.errors import UserError
+from attnlab.report.text import as_markdown
 
 SHEET = """
 [[task]]
@@ -54,11 +56,18 @@ def test_without_trust_no_class_runs_and_the_rest_is_marked(tmp_path: Path) -> N
     (tmp_path / "sheet.toml").write_text(SHEET + number, "utf-8")
     (tmp_path / "ann.toml").write_text('attention = "attention.py:Mine"\nparameters = 3\n', "utf-8")
     (tmp_path / "attention.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Mine: pass\n", "utf-8")
-    attention, parameters = mark(tmp_path / "sheet.toml", tmp_path / "ann.toml").students[0].outcomes
+    marks = mark(tmp_path / "sheet.toml", tmp_path / "ann.toml")
+    attention, parameters = marks.students[0].outcomes
     assert parameters.passed
-    assert attention.earned == 0
+    assert (attention.earned, attention.marked) == (0, False)
     assert attention.message.startswith("the class was not run: add --trust-code")
     assert not (tmp_path / "ran").exists()
+    assert "1 of 5 points, 1 task not marked" in as_markdown(marks.document())
+    assert [cell.text for cell in marks.table().rows[0].cells[:4]] == ["1", "5", "not marked", "1"]
+    assert [task.mean for task in marks.tasks()] == [None, 1]
+    both = as_markdown(replace(marks, students=marks.students * 2).document())
+    assert both.count("not marked") == 2 * 2 + 1  # totals, mistakes and the mean
+    assert "0 of 4" not in both
 
 
 def test_without_a_sandbox_classes_are_refused_unless_asked_for(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnlab.config import ModelConfig
+from attnlab.config import ModelConfig, TrainConfig
 from attnlab.lm.flops import flops_per_token
 from attnlab.lm.model import LanguageModel, count_parameters
+from attnlab.lm.optim import make_optimizers
 from attnlab.mechanisms.dot import Dot
 from attnlab.mechanisms.heads import Heads
 
@@ -79,15 +80,26 @@ def test_flops_and_parameters_are_those_of_the_derivation(n_layer: int, d: int, 
     assert flops_per_token(model, tokens, training=True).total == 3 * forward + again
 
 
-def test_memory_is_that_of_the_derivation() -> None:
-    model = gpt(2).float()
-    optimizer = torch.optim.AdamW(model.parameters())
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_memory_is_that_of_the_derivation(name: str) -> None:
+    """Of the optimizers that `attnlab pretrain` makes, after a step; AdamW also counts steps, one number per tensor."""
+    model = gpt(2, mlp_ratio=4).float()
+    optimizers = make_optimizers(model, TrainConfig(optimizer=name))
     model(torch.arange(10)[None]).sum().backward()
-    optimizer.step()
-    for weight in model.parameters():
-        state = [value for value in optimizer.state[weight].values() if value.shape == weight.shape]
-        assert weight.grad is not None
-        assert sum(part.numel() * 4 for part in (weight, weight.grad, *state)) == 16 * weight.numel()
+    held = dict.fromkeys(optimizers, 0)
+    for kind, optimizer in optimizers.items():
+        optimizer.step()
+        for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+            state = [value for value in optimizer.state[weight].values() if value.ndim]
+            held[kind] += sum(part.nbytes for part in (weight, weight.grad, *state))
+    count = sum(weight.numel() for weight in model.parameters())
+    matrices = 12 * 2 * 32**2 if name == "muon" else 0
+    assert held.pop("muon", 0) == 12 * matrices
+    assert held == {"adamw": 16 * (count - matrices)}
+
+
+def test_the_cache_is_that_of_the_derivation() -> None:
+    model = gpt(2).float()
     caches = model.new_caches()
     assert caches is not None
     model.hidden(torch.arange(10)[None], caches=caches)

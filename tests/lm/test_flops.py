@@ -92,7 +92,10 @@ def test_options_of_the_block() -> None:
         "other": 0,
     }
     rotary = small("dot", positions="rotary", norm_place="post", rotary_layout="interleaved")
-    assert flops_per_token(rotary, 300).attention > flops_per_token(rotary, 256).attention  # longer than the block
+    for length in (256, 300):  # also longer than the block
+        turned = flops_per_token(rotary, length)
+        assert (turned.attention, turned.mlp) == (projections + 4 * width * length, 2 * 2 * width * 4 * width)
+        assert (turned.head, turned.other) == (2 * width * vocabulary, 0)
 
 
 def test_additive() -> None:

@@ -54,6 +54,20 @@ def test_every_parameter_has_exactly_one_optimizer() -> None:
         assert sorted(owned) == sorted(id(p) for p in model.parameters())
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_a_tied_head_is_updated_once_and_not_by_muon(optimizer: str) -> None:
+    given = {"model": {"n_layer": 1, "n_embd": 32, "tied_head": True}}
+    given |= {"train": {"optimizer": optimizer, "weight_decay": 0.1}}
+    config = resolve("small", given=given)
+    model = LanguageModel(config.model)
+    made = optim.make_optimizers(model, config.train)
+    groups = {name: [[id(p) for p in group["params"]] for group in one.param_groups] for name, one in made.items()}
+    owned = [p for lists in groups.values() for group in lists for p in group]
+    assert sorted(owned) == sorted(id(p) for p in model.parameters())
+    assert id(model.tokens.weight) == id(model.head.weight) == groups["adamw"][0][0]
+    assert made["adamw"].param_groups[0]["weight_decay"] == 0.1
+
+
 def test_decay_falls_on_matrices_only() -> None:
     config = resolve("mingpt", given={"model": {"n_layer": 1, "n_embd": 32}})
     model = LanguageModel(config.model)

@@ -109,6 +109,7 @@ def _show_plan(plan: Plan, pilot: str | None, json: bool) -> None:
         table = outlooks.table()
         say(f"- {table.caption}")
         console.print(as_rich(table, console.width)[0])
+        say(*filter(None, [outlooks.closing()]))
 
 
 @_runs_app.default

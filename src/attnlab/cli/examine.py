@@ -139,19 +139,17 @@ def _measure(
     summary: dict[str, Any] = {"corpus": corpus, **reading}
     files, lines = {}, []
     if corpus is not None:
-        if run.record.running_text:
-            running = corpora.open_text(corpus)
-            measured = perplexity.running_losses(run, model, tokenizer, running, length or 0)
-            read = tuple(running.each_line())
-            counted, what, sha256 = measured.summary(), f"its {len(read):,} lines", running.sha256
-            counted["windows"] = counted.pop("sentences")
-            del counted["sentence_perplexity"]
+        measure, text = perplexity.measuring(run, model, tokenizer, corpus, length, spaces)
+        measured = measure()
+        counted = measured.summary()
+        if isinstance(text, corpora.Corpus):
+            read, what = text.lines, "these sentences"
         else:
-            text = corpora.load_corpus(corpus)
-            measured, read = perplexity.sentence_losses(model, tokenizer, text.lines, **reading), text.lines
-            counted, what, sha256 = measured.summary(), "these sentences", text.sha256
+            read = tuple(text.each_line())
+            what, counted["windows"] = f"its {len(read):,} lines", counted.pop("sentences")
+            del counted["sentence_perplexity"]
         seen = perplexity.count_seen_lines(run, read, tokenizer)
-        summary |= {"sha256": sha256, "seen": seen, **counted}
+        summary |= {"sha256": text.sha256, "seen": seen, **counted}
         files["losses.csv"] = measured.to_csv()
         lines = _measured_in_words(measured, counted)
         lines += [f"({seen:,} of {what} were in its training text)"] if seen else []
@@ -409,11 +407,7 @@ def _figure(
         questions = corpora.load_questions(exam)
         return lambda: evaluate.examine(model, tokenizer, questions)
     assert corpus is not None
-    if run.record.running_text:
-        running = corpora.open_text(corpus)
-        return lambda: perplexity.running_losses(run, model, tokenizer, running)
-    lines, task = corpora.load_corpus(corpus).lines, run.record.task
-    return lambda: perplexity.sentence_losses(model, tokenizer, lines, task.longest, task.padded)
+    return perplexity.measuring(run, model, tokenizer, corpus)[0]
 
 
 def _show_view(view: View) -> None:

@@ -17,9 +17,10 @@ from attnlab.course.answers import Answers, Code, find_answers, read_answers
 from attnlab.course.sheets import CLASSES, Module, Sheet, Task, expected, fail, sheet_of
 from attnlab.design import inputs
 from attnlab.design.check import Outcome, read_toml
-from attnlab.errors import AttnlabError, UserError, cut, one_line, unknown
+from attnlab.errors import AttnlabError, UntrustedCode, UserError, cut, one_line, unknown
 from attnlab.machine import cores
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, section
+from attnlab.report.words import plural
 from attnlab.store import records
 from attnlab.supervisor import Limits, call_each
 from attnlab.terminal import printable
@@ -59,6 +60,12 @@ class Student:
         return sum(outcome.points for outcome in self.outcomes)
 
     @property
+    def total(self) -> Cell:
+        """All points, and how many tasks were not marked."""
+        total, left = _points(self.points, self.most), sum(not outcome.marked for outcome in self.outcomes)
+        return replace(total, text=f"{total.text}, {plural(left, 'task')} not marked") if left else total
+
+    @property
     def mistakes(self) -> list[tuple[str, str]]:
         """The tasks that did not pass, each with the reason; notes have no task."""
         failed = [outcome for outcome in self.outcomes if not outcome.passed and outcome.message != _UNREADABLE]
@@ -92,7 +99,7 @@ class TaskSummary:
     name: str
     passed: int
     students: int
-    mean: float
+    mean: float | None  # of those that were marked
     points: float
     mistakes: tuple[Mistake, ...]
 
@@ -129,9 +136,10 @@ class Marks:
         columns = [Column("student", number=False), Column("points"), Column("of"), *map(Column, names)]
         rows = []
         for student in self.students:
-            numbers = (student.points, student.most, *(outcome.earned for outcome in student.outcomes))
+            numbers = [Cell(f"{x:g}", x) for x in (student.points, student.most)]
+            numbers += [_earned(outcome, Cell(f"{outcome.earned:g}", outcome.earned)) for outcome in student.outcomes]
             mistakes = " | ".join(f"{task}: {why}" if task else why for task, why in student.mistakes)
-            rows.append(Row(Cell(student.name), [*(Cell(f"{x:g}", x) for x in numbers), Cell(mistakes)]))
+            rows.append(Row(Cell(student.name), [*numbers, Cell(mistakes)]))
         return Table("Marks", "", [*columns, Column("mistakes", number=False)], rows)
 
     def document(self) -> Document:
@@ -149,12 +157,12 @@ class Marks:
     def _of_one(self, student: Student) -> Document:
         rows = []
         for task in student.outcomes:
-            verdict = Cell("passed", tone="good") if task.passed else Cell("failed", tone="bad")
+            verdict = Cell("passed", tone="good") if task.passed else _earned(task, Cell("failed", tone="bad"))
             message = Cell(task.message, tone="quiet" if task.passed else "")
-            rows.append([Cell(task.name), verdict, _points(task.earned, task.points), message])
+            rows.append([Cell(task.name), verdict, _earned(task, _points(task.earned, task.points)), message])
         readings = sorted({outcome.reading for outcome in student.outcomes if outcome.reading})
         notes = [*student.notes, *(f"This reads the {reading}." for reading in readings)]
-        total = _points(student.points, student.most)
+        total = student.total
         tasks = section(
             "Tasks", _table("Tasks", ("task", "verdict", "points", ""), rows), Text(notes) if notes else None
         )
@@ -163,18 +171,17 @@ class Marks:
     def _students(self) -> Table:
         rows = []
         for student in self.students:
-            failed = [outcome.name for outcome in student.outcomes if not outcome.passed]
-            passed = f"{len(student.outcomes) - len(failed)} of {len(student.outcomes)} tasks"
-            total = _points(student.points, student.most)
-            rows.append([Cell(student.name), total, Cell(passed), Cell(", ".join(failed))])
+            failed = [outcome.name for outcome in student.outcomes if outcome.marked and not outcome.passed]
+            passed = f"{sum(outcome.passed for outcome in student.outcomes)} of {len(student.outcomes)} tasks"
+            rows.append([Cell(student.name), student.total, Cell(passed), Cell(", ".join(failed))])
         return _table("Students", ("student", "points", "passed", "failed"), rows)
 
     def _mistakes(self) -> Table:
         rows = []
         for student in self.students:
-            points = {outcome.name: _points(outcome.earned, outcome.points) for outcome in student.outcomes}
-            for task, why in student.mistakes:
-                rows.append([Cell(student.name), Cell(task), points.get(task, Cell("")), Cell(why)])
+            points = {task.name: _earned(task, _points(task.earned, task.points)) for task in student.outcomes}
+            for name, why in student.mistakes:
+                rows.append([Cell(student.name), Cell(name), points.get(name, Cell("")), Cell(why)])
         return _table("Mistakes", ("student", "task", "points", "reason"), rows)
 
     def _summaries(self) -> Table:
@@ -182,13 +189,19 @@ class Marks:
         for task in self.tasks():
             passed = Cell(f"{task.passed} of {task.students}", task.passed)
             commonest = "\n".join(map(str, task.mistakes[:_COMMONEST]))
-            rows.append([Cell(task.name), passed, _points(task.mean, task.points, digits=3), Cell(commonest)])
+            mean = Cell("not marked", tone="quiet") if task.mean is None else _points(task.mean, task.points, digits=3)
+            rows.append([Cell(task.name), passed, mean, Cell(commonest)])
         return _table("Tasks", ("task", "passed", "mean", "commonest mistakes"), rows)
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     header = [Column(column, number=False) for column in columns]
     return Table(title, "", header, [Row(cells[0], cells[1:]) for cells in rows])
+
+
+def _earned(outcome: Outcome, cell: Cell) -> Cell:
+    """A cell about a task, if it was marked."""
+    return cell if outcome.marked else Cell("not marked", tone="quiet")
 
 
 def _points(earned: float, most: float, digits: int = 6) -> Cell:
@@ -202,7 +215,8 @@ def _summary(outcomes: Sequence[Outcome]) -> TaskSummary:
     counted = Counter(outcome.value or outcome.alike for outcome in failed)
     examples = {outcome.value or outcome.alike: outcome for outcome in reversed(failed)}
     mistakes = sorted((Mistake(case.value, case.message, counted[key]) for key, case in examples.items()), key=_rank)
-    mean = statistics.mean(outcome.earned for outcome in outcomes)
+    earned = [outcome.earned for outcome in outcomes if outcome.marked]
+    mean = statistics.mean(earned) if earned else None
     return TaskSummary(first.name, len(outcomes) - len(failed), len(outcomes), mean, first.points, tuple(mistakes))
 
 
@@ -222,7 +236,7 @@ def mark(
 
     Every student is marked in another process with limits of time and memory, so that no file can stop the marking.
     Students' classes run only with `trust_code`, in a sandbox, after everything else is marked; without it, the tasks that
-    ask for them fail.
+    ask for them are not marked.
     """
     asked, path = sheet_of(read_toml(Path(sheet)), Path(sheet)), Path(sheet).resolve()
     classes = [task for task in asked.tasks if isinstance(task, CLASSES)]
@@ -306,6 +320,8 @@ def _judge(task: Task, answer: Any, answers: Answers) -> Outcome:
         return fail(task, "there is no answer")
     try:
         return task.mark(answer, answers)
+    except UntrustedCode as error:
+        return fail(task, str(error), marked=False)
     except UserError as error:
         return fail(task, str(error))
     except Exception as error:  # no answer may keep the others from being marked

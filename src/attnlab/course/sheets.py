@@ -20,7 +20,7 @@ from attnlab.course.answers import Answers
 from attnlab.design import check, inputs
 from attnlab.design.check import Outcome, TomlTable
 from attnlab.design.expressions import Exact
-from attnlab.errors import DataError, UserError, named, unknown
+from attnlab.errors import DataError, UntrustedCode, UserError, named, unknown
 from attnlab.store import records, usercode
 from attnlab.store.usercode import ADVICE
 
@@ -45,9 +45,9 @@ class Task(Protocol):
         """Judge one student's answer."""
 
 
-def fail(task: Task, message: str) -> Outcome:
+def fail(task: Task, message: str, marked: bool = True) -> Outcome:
     """An outcome without points, for this reason."""
-    return Outcome(task.name, False, 0.0, task.points, message)
+    return Outcome(task.name, False, 0.0, task.points, message, marked=marked)
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ def _code(answer: Any, answers: Answers) -> tuple[bytes, str, str]:
         raise UserError('give a class in a file, such as "attention.py:MyAttention"')
     path = answers.path(named["file"])
     if answers.code == "refused":
-        raise UserError(f"the class was not run: {ADVICE}")
+        raise UntrustedCode(f"the class was not run: {ADVICE}")
     return usercode.read(path).content, path.name, named["name"]
 
 

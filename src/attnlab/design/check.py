@@ -49,7 +49,7 @@ class Outcome:
     """One task of one student: whether it passed, the points earned and possible, and why.
 
     `value` is the answer as numbers, by which equal mistakes are counted together; where there is none, `alike` is the
-    message without numbers and the student's own words.
+    message without numbers and the student's own words. What is not `marked` could not be judged, and has no points.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Outcome:
     tolerance: float | None = None
     reading: str | None = None
     alike: str = ""
+    marked: bool = True
 
 
 class Task:

@@ -189,7 +189,7 @@ def _sinusoidal() -> Iterator[Step]:
 @_derivation(
     "FLOPs and memory of a transformer",
     "L layers of width d, an MLP of width 4d, T tokens, V symbols: 12 L d² + 2 V d parameters; forward, each token takes "
-    "24 L d² + 4 L T d + 2 V d FLOPs; training takes three times that, and 16 bytes per parameter.",
+    "24 L d² + 4 L T d + 2 V d FLOPs; training takes three times that, and 16 bytes per parameter (12 under Muon).",
 )
 def _flops() -> Iterator[Step]:
     d, h, r, layers, i, j, k, p = sp.symbols("d h r L i j k P", positive=True)
@@ -222,8 +222,9 @@ def _flops() -> Iterator[Step]:
         Formula(_add(2 * i * j * k, 2 * i * k * j, 2 * j * i * k), "=", _mul(3, 2 * i * j * k)),
     )
     yield step(
-        "In float32, training holds 16 bytes per parameter, and generation 8 L d bytes per token of the text.",
-        "Weight, gradient and AdamW's two averages, P parameters; a key and a value per layer, h heads. Activations are extra",
+        "In float32, training holds 16 bytes per parameter, 12 under Muon; generation 8 L d bytes per token of the text.",
+        "Weight, gradient, AdamW's two averages or Muon's one; a key and a value per layer. Activations are extra",
         Formula(_add(4 * p, 4 * p, 2 * (4 * p)), "=", 16 * p),
+        Formula(_add(4 * p, 4 * p, 4 * p), "=", 12 * p),
         Formula(_mul(2, layers, h, d / h, 4), "=", 8 * layers * d),
     )

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from attnlab import corpora
-from attnlab.corpora import RunningText
+from attnlab.corpora import Corpus, RunningText
 from attnlab.corpora.running import split_lines
 from attnlab.errors import DataError, Diverged
 from attnlab.inside.taps import eval_mode
@@ -213,6 +213,23 @@ def running_losses(
     targets = (np.asarray(example.ids[example.start : example.end]) for example in examples)
     counts = [(len(ids), 0 if tokenizer.unknown is None else int((ids == tokenizer.unknown).sum())) for ids in targets]
     return SentenceLosses(tuple(losses), *(tuple(column) for column in zip(*counts, strict=True)))
+
+
+def measuring(
+    run: Run,
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    corpus: str,
+    length: int | None = None,
+    spaces: bool = False,
+) -> tuple[Callable[[], SentenceLosses], Corpus | RunningText]:
+    """How the loss of a run is measured on a text, and the text: windows of running text, or sentences; as in training."""
+    if run.record.running_text:
+        running = corpora.open_text(corpus)
+        return lambda: running_losses(run, model, tokenizer, running, length or 0), running
+    text, task = corpora.load_corpus(corpus), run.record.task
+    longest = length or task.longest
+    return lambda: sentence_losses(model, tokenizer, text.lines, longest, task.padded, spaces), text
 
 
 def count_seen_lines(run: Run, lines: Sequence[str], tokenizer: Tokenizer) -> int | None:

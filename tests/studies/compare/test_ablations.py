@@ -21,6 +21,7 @@ from attnlab.report.text import as_markdown
 from attnlab.store.runs import Run
 from attnlab.studies.ablations import Ablations
 from attnlab.studies.compare import Compare
+from attnlab.studies.compare.cautions import cautions
 from attnlab.studies.compare.runs import read_measured, read_twice
 from attnlab.studies.study import load
 
@@ -53,6 +54,22 @@ def test_changes_in_a_row_are_tested_against_the_variant_before() -> None:
     last = plan.variants[-1].settings(0)
     assert (last.model.norm, last.model.mechanism, last.train.optimizer) == ("layer", "dot,sliding", "adamw")
     assert len({variant.folder for variant in plan.variants}) == 4
+
+
+def test_of_mixed_changes_those_of_the_mechanism_may_compute_the_same(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(
+        "\n\n".join(f"A cat {word} ." for word in ["sat", "ran", "ate", "hid", "saw"] * 8), encoding="utf-8"
+    )
+    data: dict[str, Any] = {"corpus": str(text), "dev": str(text), "exam": None}
+    changes = ("model.norm=layer", "model.mechanism=sliding", "train.lr=0.01")
+    for cumulative in (False, True):
+        told = cautions(planned(*changes, cumulative=cumulative, **data))
+        assert told.equal == (
+            ("+ model.mechanism=sliding", "+ model.norm=layer") if cumulative else (changes[1], "baseline"),
+        )
+        assert any("compute the same on texts of" in note and "a smaller window" in note for note in told.notes)
+    assert not cautions(planned("model.norm=layer", "train.lr=0.01", **data)).equal
 
 
 @pytest.mark.parametrize("cumulative", [False, True])

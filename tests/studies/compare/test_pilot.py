@@ -155,3 +155,9 @@ def test_a_margin_plans_the_test_of_equivalence(questions: Plan) -> None:
     here = next(outlook for outlook in found.outlooks if (outlook.seeds, outlook.items) == (10, 90))
     assert here.plain == stats.equivalence_power(more, 10, 90, 0.05)
     assert here.cautious < here.plain < 1
+    assert max(outlook.cautious for outlook in found.outlooks) < 0.8
+    assert found.closing() == (
+        "None of these sizes reaches 80 %: plan more seeds than 10, more questions, or a larger --margin."
+    )
+    assert not replace(found, outlooks=(*found.outlooks, replace(here, cautious=0.8))).closing()
+    assert not plan_from_pilot(questions, "runs/pilot").closing()

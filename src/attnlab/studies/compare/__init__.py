@@ -52,6 +52,7 @@ __all__ = ["Compare", "Outlook", "Outlooks", "Plan", "add_seeds", "compare", "pl
 _AUDITS = "audits.json"
 _TRIALS = "tuning"  # the folder of the trials
 _SEEDS = (2, 3, 5, 10)  # for which a planned comparison is described
+_AIM = 0.8  # the chance to show what is true that a plan should have
 _LARGEST_LOG = 100.0  # of a ratio of perplexities
 _NO_PILOT = (
     "what can be found depends on how much seeds vary, which only a pilot shows: run this command with `--seeds 3"
@@ -237,6 +238,15 @@ class Outlooks:
             shown = f"Chance in % that variants without any difference are shown to be equivalent within {size}"
         caption = f"{shown}, if seeds vary as much as the pilot allows (in brackets: as in the pilot), and the time:"
         return Table("plan", caption, columns, rows)
+
+    def closing(self) -> str:
+        """What to do if none of the planned sizes is enough to show equivalence."""
+        if self.margin is None or max(outlook.cautious for outlook in self.outlooks) >= _AIM:
+            return ""
+        return (
+            f"None of these sizes reaches {100 * _AIM:g} %: plan more seeds than {self.outlooks[-1].seeds}, more"
+            f" {self.items}, or a larger --margin."
+        )
 
 
 def _percent(difference: float) -> str:

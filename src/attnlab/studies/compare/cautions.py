@@ -15,7 +15,7 @@ from attnlab.stats.crossed import FEWEST_CLUSTERS
 from attnlab.store import records
 from attnlab.store.folders import is_written
 from attnlab.studies.compare.plan import Plan
-from attnlab.studies.compare.variants import Variant
+from attnlab.studies.compare.variants import Variant, settings_that_differ
 
 CAUTIONS = "cautions.json"
 _LONG_LINES = 50  # the longest lines, of which one has the most tokens
@@ -53,16 +53,18 @@ def cautions(plan: Plan) -> Cautions:
             "The measured text has no blank lines between documents, so each sentence counts as independent. If the sentences"
             " come from few documents, p is far too small: separate documents by blank lines."
         )
-    if plan.runs or not all(name.startswith(("model.mechanism", "model.options")) for name in plan.varied_settings):
+    pairs = [] if plan.runs else [pair for pair in plan.compared() if _differ_in_mechanism(plan, *pair)]
+    if not pairs:
         return Cautions(tuple(notes))
     longest = _longest(plan)
-    models = {variant.name: variant.small_model(0).eval() for variant in plan.variants}
-    equal = tuple((a, b) for a, b in plan.compared() if _equal(models[a], models[b], longest))
+    compared = [variant for variant in plan.variants if any(variant.name in pair for pair in pairs)]
+    models = {variant.name: variant.small_model(0).eval() for variant in compared}
+    equal = tuple((a, b) for a, b in pairs if _equal(models[a], models[b], longest))
     notes += [
         f"{a} and {b} compute the same on texts of {longest} tokens, the longest here{_remedy(plan, a, b)}."
         for a, b in equal
     ]
-    bounds = ((variant.name, _made_for(variant, models[variant.name])) for variant in plan.variants)
+    bounds = ((variant.name, _made_for(variant, models[variant.name])) for variant in compared)
     notes += [
         f"{name} is made for texts of more than {bound[1]} tokens ({bound[0]}), and the longest here has {longest}: this says"
         " little about what it is made for."
@@ -70,6 +72,11 @@ def cautions(plan: Plan) -> Cautions:
         if bound and longest <= bound[1] and not any(name in pair for pair in equal)
     ]
     return Cautions(tuple(notes), equal)
+
+
+def _differ_in_mechanism(plan: Plan, a: str, b: str) -> bool:
+    changed = settings_that_differ(plan.find(a).settings(0), plan.find(b).settings(0))
+    return all(name.startswith(("model.mechanism", "model.options")) for name in changed)
 
 
 def _longest(plan: Plan) -> int:

@@ -262,7 +262,7 @@ def _preset_or_file(base: Variant, name: str) -> Variant:
 # One difference
 
 
-def _different(first: RunConfig, other: RunConfig) -> set[str]:
+def settings_that_differ(first: RunConfig, other: RunConfig) -> set[str]:
     """The settings in which two variants differ, except the seed and options of a mechanism that only one of them has."""
     kept = set(diff(first, other)) - _NOT_VARIED
     if _MECHANISM not in kept:
@@ -274,7 +274,7 @@ def _different(first: RunConfig, other: RunConfig) -> set[str]:
 
 def _only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
     """The only setting other than the seed in which the variants differ; none or several are an error."""
-    differences = sorted({key for _, config in configs for key in _different(configs[0][1], config)})
+    differences = sorted({key for _, config in configs for key in settings_that_differ(configs[0][1], config)})
     names = ", ".join(dict.fromkeys(name for name, _ in configs))
     if not differences:
         raise ConfigError(f"{names} have the same settings: there is nothing to compare")
@@ -294,7 +294,7 @@ def run_differences(first: Sequence[Run], other: Sequence[Run], allowed: Collect
         return {f"stages ({' and '.join(steps)})"}
     differences: set[str] = set()
     for depth, (left, right) in enumerate(zip(first, other, strict=True)):
-        names = _different(stages.stored_config(left), stages.stored_config(right)) - set(allowed)
+        names = settings_that_differ(stages.stored_config(left), stages.stored_config(right)) - set(allowed)
         sums = [[data and data.sha256 for data in (run.record.corpus, run.record.facts)] for run in (left, right)]
         names |= {"data"} if sums[0] != sums[1] else set()
         differences |= {f"{name} of the base" for name in names} if depth else names
@@ -312,7 +312,7 @@ def from_runs(runs: Sequence[Run]) -> tuple[str, dict[tuple[str, int], Path]]:
     configs = [stages.stored_config(run) for run in runs]
     for config in configs:  # now, since the jobs that open them later cannot ask
         usercode.require_all(config.model.mechanism)
-    _refuse_other_bases(runs, sorted({key for config in configs for key in _different(configs[0], config)}))
+    _refuse_other_bases(runs, sorted({key for config in configs for key in settings_that_differ(configs[0], config)}))
     varied = _only_difference([(str(run.path), config) for run, config in zip(runs, configs, strict=True)])
     mechanisms = list(dict.fromkeys(config.model.mechanism for config in configs))
     names_of = dict(zip(mechanisms, _distinct_names(mechanisms), strict=True))
