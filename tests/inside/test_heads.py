@@ -273,7 +273,7 @@ def test_a_head_switched_off_is_one_whose_output_weights_are_zero(letters: Token
     assert induction.change > 1.02
     assert averaging.change == 1  # it writes nothing
     assert result.level == pytest.approx(1 - 0.05 / 4)
-    assert result._grid()[0][1][0] == pytest.approx(100 * math.log(induction.change), abs=0.05)
+    assert result._heat().values[1][0] == pytest.approx(100 * math.log(induction.change), abs=0.05)
 
 
 def test_contributions_to_right_answers_are_paired_by_question(letters: Tokenizer) -> None:

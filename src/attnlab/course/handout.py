@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.course.sheets import COMMON, KINDS
+from attnlab.course.sheets import COMMON, KINDS, Design, Kind
 from attnlab.design import check, inputs
 from attnlab.design.check import TomlTable
 from attnlab.design.expressions import Exact
@@ -28,17 +28,18 @@ _HIDDEN = "hidden.py:Reference"  # a file that students do not have, so that not
 _HEAD = "# The sheet for students: it has no solutions.\n"
 
 
+def _kind(task: TomlTable) -> Kind:
+    return KINDS.get(str(task.get("ask")), Kind(Design, ()))
+
+
 def solutions(task: TomlTable) -> frozenset[str]:
     """The settings of a task that only the teacher may see."""
-    kind = KINDS.get(str(task.get("ask")))
-    return frozenset(kind.solution) & frozenset(task) if kind else frozenset()
+    return frozenset(_kind(task).solution) & frozenset(task)
 
 
 def is_unsolved(task: TomlTable) -> bool:
     """Whether a task comes from a sheet for students, and cannot be marked with it."""
-    kind = KINDS.get(str(task.get("ask")))
-    hidden = task.get("reference") == _HIDDEN
-    return kind is not None and (hidden or not frozenset(kind.solution) <= frozenset(task))
+    return task.get("reference") == _HIDDEN or not frozenset(_kind(task).solution) <= frozenset(task)
 
 
 def students_sheet(settings: TomlTable) -> str:
@@ -57,8 +58,7 @@ def students_sheet(settings: TomlTable) -> str:
 
 
 def _public(task: TomlTable) -> frozenset[str]:
-    kind = KINDS.get(str(task.get("ask")))
-    return COMMON | frozenset(kind.question if kind else ())
+    return COMMON | frozenset(_kind(task).question)
 
 
 def _public_names(settings: TomlTable, questions: Sequence[TomlTable], secret: Sequence[Any]) -> TomlTable:
@@ -109,23 +109,19 @@ def _lines(settings: TomlTable) -> str:
 
 def _toml(value: Any) -> str:
     """A value as TOML on one line."""
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, Decimal):
-        return str(value) if value.is_finite() else str(value).lower().replace("infinity", "inf")
+        return str(value).lower().replace("infinity", "inf")
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{_key(name)} = {_toml(part)}' for name, part in value.items())}}}"
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)  # dates, whole numbers
+    return value.isoformat() if hasattr(value, "isoformat") else _plain(value)
 
 
 def _key(name: str) -> str:
-    return name if name.isascii() and _NAME.fullmatch(name) else _text(name)
+    return name if name.isascii() and _NAME.fullmatch(name) else _plain(name)
 
 
-def _text(text: str) -> str:
-    """Text in quotes; JSON's escapes are TOML's, but for one character that JSON leaves as it is."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _plain(value: str | int) -> str:
+    """Text in quotes, or a number or truth value; JSON is TOML here, but for one character that it leaves as it is."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -223,7 +223,7 @@ def _flops() -> Iterator[Step]:
     )
     yield step(
         "In float32, training holds 16 bytes per parameter, 12 under Muon; generation 8 L d bytes per token of the text.",
-        "P weights, their gradients, AdamW's two averages or Muon's one; a key and a value per layer, h heads. Not: activations",
+        "P weights, their gradients, AdamW's two averages or Muon's one; a key and a value per layer, h heads; no activations",
         Formula(_add(4 * p, 4 * p, 2 * (4 * p)), "=", 16 * p),
         Formula(_add(4 * p, 4 * p, 4 * p), "=", 12 * p),
         Formula(_mul(2, layers, h, d / h, 4), "=", 8 * layers * d),

@@ -18,15 +18,13 @@ from attnlab import stats
 from attnlab.errors import UserError
 from attnlab.inside import Intervention
 from attnlab.inside.ablation import switched_off, taps_in
-from attnlab.inside.look import COLOURS, look_files
+from attnlab.inside.look import heat_picture, look_files
 from attnlab.lm.exams import Examination
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.perplexity import SentenceLosses
-from attnlab.pictures import picture_bytes
 from attnlab.report import parts
-from attnlab.report.charts import shorten
 from attnlab.report.document import Cell, Code, Column, Document, HeatMap, Section, Table
-from attnlab.report.words import listed, plural, signed, span, times
+from attnlab.report.words import listed, plural, span, times
 
 _ALPHA = 0.05
 
@@ -96,21 +94,19 @@ class Contributions:
 
     def files(self, run: str, command: str) -> dict[str, bytes]:
         """The page, the picture and the numbers, as files."""
-        return look_files(run, self.document(run, command), "heads.png", self._picture(run), self)
-
-    def _written(self, head: Contribution) -> str:
-        return signed(head.change, "share") if self.of_answers else f"{times(head.change)} ×"
+        heat = self._heat()
+        picture = heat_picture(heat, heat.title, f"{run}, measured on {self.measured_on}")
+        return look_files(run, self.document(run, command), "heads.png", picture, self)
 
     def _cell(self, head: Contribution) -> Cell:
         if self.of_answers:
             return parts.difference_cell(head.change, head.low, head.high, "share")
-        return Cell(self._written(head), head.change, span(head.low, head.high, "ratio"), low=head.low, high=head.high)
+        return Cell(
+            f"{times(head.change)} ×", head.change, span(head.low, head.high, "ratio"), low=head.low, high=head.high
+        )
 
-    def _grid(self) -> tuple[list[list[float]], list[str], list[str], float]:
-        """Losses of accuracy in points, or rises of the loss in hundredths of a nat, by layer and head.
-
-        With the names of layers and heads, and the largest size.
-        """
+    def _heat(self) -> HeatMap:
+        """Losses of accuracy in points, or rises of the loss in hundredths of a nat, by layer and head."""
         layers, heads = max(head.layer for head in self.heads), max(head.head for head in self.heads)
         grid = [[math.nan] * heads for _ in range(layers)]
         for head in self.heads:
@@ -118,19 +114,20 @@ class Contributions:
             grid[head.layer - 1][head.head - 1] = round(100 * harm, 1)
         largest = max((abs(value) for row in grid for value in row if not math.isnan(value)), default=0.0) or 1.0
         names = [f"layer {layer + 1}" for layer in range(layers)], [f"head {head + 1}" for head in range(heads)]
-        return grid, *names, largest
+        unit = "points of right answers" if self.of_answers else "hundredths of a nat of loss"
+        label = f"Heat map of what {plural(len(self.heads), 'head')} contribute, in {unit}; the table has the numbers"
+        return HeatMap(f"What is lost without each head, in {unit}", label, grid, *names, largest, True, 44.0)
 
     def document(self, run: str = "", command: str = "") -> Document:
         """The page."""
-        grid, layers, heads, largest = self._grid()
-        unit = "points of right answers" if self.of_answers else "hundredths of a nat of loss"
-        label = f"Heat map of what {plural(len(self.heads), 'head')} contribute, in {unit}; the table has the numbers"
-        heat = HeatMap(f"What is lost without each head, in {unit}", label, grid, layers, heads, largest, True, 44.0)
         return Document(
             kind="look",
             title="What the heads of a model contribute",
             lead=self.sentences(),
-            sections=[Section("Heads switched off", [heat, self._table()]), Section("Reproduce", [Code(command)])],
+            sections=[
+                Section("Heads switched off", [self._heat(), self._table()]),
+                Section("Reproduce", [Code(command)]),
+            ],
             about=f"The model of {run}, with each head switched off in turn; measured on {self.measured_on}.",
             footer="The picture is heads.png, the numbers are in result.json.",
         )
@@ -152,30 +149,6 @@ class Contributions:
             ],
             brief=True,
         )
-
-    def _picture(self, run: str) -> bytes:
-        """The heat map as a PNG."""
-        from matplotlib.colors import LinearSegmentedColormap
-        from matplotlib.figure import Figure
-
-        grid, layers, heads, largest = self._grid()
-        figure = Figure(figsize=(max(5.0, 0.7 * len(heads) + 1.5), 1.6 + 0.45 * len(layers)), layout="constrained")
-        ax = figure.subplots()
-        colours = LinearSegmentedColormap.from_list("contributions", COLOURS)
-        ax.imshow(grid, cmap=colours, vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
-        for head in self.heads:
-            harm = grid[head.layer - 1][head.head - 1]
-            colour = "white" if abs(harm) > 0.55 * largest else "#222222"
-            place = (head.head - 1, head.layer - 1)
-            ax.text(*place, self._written(head), ha="center", va="center", fontsize=8, color=colour)
-        ax.set_xticks(range(len(heads)), heads, fontsize=8)
-        ax.set_yticks(range(len(layers)), layers, fontsize=8)
-        ax.tick_params(length=0)
-        ax.spines[:].set_color("#c9ccd1")
-        change = "change of right answers" if self.of_answers else "change of token perplexity"
-        title = (f"{run} without each head: {change}", f"measured on {self.measured_on}")
-        ax.set_title("\n".join(shorten(line, 700) for line in title), fontsize=9, parse_math=False)
-        return picture_bytes(figure)
 
 
 def head_contributions(model: LanguageModel, measure: Callable[[], Measured]) -> Contributions:

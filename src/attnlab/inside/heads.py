@@ -20,8 +20,8 @@ from torch import Tensor
 
 from attnlab.errors import UserError
 from attnlab.inside.look import (
-    COLOURS,
     encode_to_show,
+    heat_picture,
     is_over_tokens,
     look_files,
     no_pattern,
@@ -32,8 +32,6 @@ from attnlab.inside.taps import capture, eval_mode
 from attnlab.lm.model import Block, LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.mechanisms.heads import Attention
-from attnlab.pictures import picture_bytes
-from attnlab.report.charts import shorten
 from attnlab.report.document import Cell, Code, Column, Document, HeatMap, Row, Section, Table, Text
 from attnlab.report.parts import columns, folded, text_column
 from attnlab.report.words import NOTHING, capital, plural
@@ -130,17 +128,14 @@ class ScoredHeads:
 
     def files(self, run: str, command: str) -> dict[str, bytes]:
         """The page, the picture and the numbers, as files."""
-        return look_files(run, self.document(run, command), "heads.png", self.picture(run), self)
+        picture = heat_picture(self._heat(), f"What the heads of {run} do", f"reading {self.read}")
+        return look_files(run, self.document(run, command), "heads.png", picture, self)
 
     def _repr_html_(self) -> str:
         return self.document()._repr_html_()
 
     def document(self, run: str = "", command: str = "") -> Document:
         """The page."""
-        names, titles = [name for name, _, _ in self.rows], [title for title, _ in SCORES.values()]
-        values = [[math.nan if score is None else round(score, 2) for score in scores] for _, _, scores in self.rows]
-        label = f"Heat map of the scores of {plural(len(self.heads), 'head')}; the table below has the numbers"
-        heat = HeatMap("Scores of heads", label, values, names, titles, numbers=True, cell=36.0)
         explained = Text([f"{title}: {note}." for title, note in SCORES.values()], style="list")
         means = Text(
             ["Means over all tokens that can show a score; “even weights” is a head that attends to all alike."]
@@ -150,7 +145,7 @@ class ScoredHeads:
             title="What the heads of a model do",
             lead=_sentences(self.heads),
             sections=[
-                Section("Scores", [heat, folded("In numbers", _table(self))]),
+                Section("Scores", [self._heat(), folded("In numbers", _table(self))]),
                 Section("What the scores mean", [explained, means]),
                 Section("Reproduce", [Code(command)]),
             ],
@@ -159,28 +154,11 @@ class ScoredHeads:
             footer="The picture is heads.png, the numbers are in result.json.",
         )
 
-    def picture(self, run: str) -> bytes:
-        """The heat map as a PNG."""
-        from matplotlib.colors import LinearSegmentedColormap
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(8.0, 1.9 + 0.26 * len(self.rows)), layout="constrained")
-        ax = figure.subplots()
-        values = [[math.nan if score is None else score for score in scores] for _, _, scores in self.rows]
-        colours = LinearSegmentedColormap.from_list("scores", COLOURS)
-        ax.imshow(values, cmap=colours, vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
-        for row, (_, _, scores) in enumerate(self.rows):
-            for column, score in enumerate(scores):
-                colour = "white" if abs(score or 0.0) > 0.55 else "#222222"
-                ax.text(column, row, _written(score), ha="center", va="center", fontsize=8, color=colour)
-        ax.set_xticks(range(len(SCORES)), [title for title, _ in SCORES.values()], fontsize=8)
-        ax.set_yticks(range(len(self.rows)), [name for name, _, _ in self.rows], fontsize=8)
-        ax.axhline(len(self.heads) - 0.5, color="#222222", linewidth=0.8)
-        ax.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-        ax.spines[:].set_color("#c9ccd1")
-        title = (f"What the heads of {run} do", f"reading {self.read}")
-        ax.set_title("\n".join(shorten(line, 700) for line in title), fontsize=9, parse_math=False)
-        return picture_bytes(figure)
+    def _heat(self) -> HeatMap:
+        names, titles = [name for name, _, _ in self.rows], [title for title, _ in SCORES.values()]
+        values = [[math.nan if score is None else round(score, 2) for score in scores] for _, _, scores in self.rows]
+        label = f"Heat map of the scores of {plural(len(self.heads), 'head')}; the table below has the numbers"
+        return HeatMap("Scores of heads", label, values, names, titles, numbers=True, cell=36.0)
 
 
 def _written(score: float | None) -> str:

@@ -388,6 +388,29 @@ def look_files(run: str, document: Document, name: str, picture: bytes, record: 
     return {"look.html": page, name: picture, "result.json": to_json({"run": run, **vars(record)})}
 
 
+def heat_picture(heat: blocks.HeatMap, *title: str) -> bytes:
+    """A heat map of numbers of either sign, as a picture."""
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    size = max(5.0, 0.85 * len(heat.columns) + 2.0), 1.7 + 0.35 * len(heat.rows)
+    figure = Figure(figsize=size, layout="constrained")
+    ax = figure.subplots()
+    colours = LinearSegmentedColormap.from_list("heat", COLOURS)
+    ax.imshow(heat.values, cmap=colours, vmin=-heat.high, vmax=heat.high, aspect="auto", interpolation="nearest")
+    for row, values in enumerate(heat.values):
+        for column, value in enumerate(values):
+            text = NOTHING if math.isnan(value) else f"{value:,g}".replace("-", "−")
+            colour = "white" if abs(value) > 0.55 * heat.high else "#222222"
+            ax.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
+    ax.set_xticks(range(len(heat.columns)), heat.columns, fontsize=8)
+    ax.set_yticks(range(len(heat.rows)), heat.rows, fontsize=8)
+    ax.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+    ax.spines[:].set_color("#c9ccd1")
+    ax.set_title("\n".join(shorten(line, 700) for line in title), fontsize=9, parse_math=False)
+    return picture_bytes(figure)
+
+
 def no_pattern(layers: Sequence[int], words: str) -> list[blocks.Notice]:
     """A notice about layers without weights over tokens, if there are any."""
     if not layers:
