@@ -12,7 +12,7 @@ about tokens or models.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -45,6 +45,11 @@ class Character:
     name: str
     girl: bool
     kind: str  # with a trait, such as "shy rabbit"
+
+    @property
+    def introduced(self) -> str:
+        """What it is, with its name."""
+        return f"{with_article(self.kind)} named {self.name}"
 
     @property
     def words(self) -> dict[str, str]:
@@ -181,8 +186,7 @@ class _Writer:
     def begin(self) -> None:
         """The first character, the place, and perhaps the weather."""
         who, time = self.character(), self.pick(self.grammar["times"])
-        known = f"{with_article(who.kind)} named {who.name}"
-        self.sentences.append(f"{time}, {known} was {self.setting}.")
+        self.sentences.append(f"{time}, {who.introduced} was {self.setting}.")
         self.sunny = self.chance(0.4)  # whether the weather was told
         if self.sunny:
             self.tell(f"weather_{self.side}", who)
@@ -190,7 +194,7 @@ class _Writer:
     def arrive(self) -> Character:
         """Another character comes, and may say something."""
         before, who = self.characters[-1], self.character()
-        known = f"{with_article(who.kind)} named {who.name}"
+        known = who.introduced
         if len(self.characters) == 2 and self.chance(0.4):
             relation = self.pick(self.grammar["family"]).split("/")[who.girl]
             known = f"{before.words['her']} {relation} {who.name}"
@@ -278,21 +282,21 @@ def part_of(number: int) -> str:
     return {8: "dev", 9: "test"}.get(number % 10, "train")
 
 
-def load_stories(n: int | None = None, part: str | None = None, seed: int = 0) -> tuple[Story, ...]:
-    """Return the first n stories of a seed; of these, all or those of one part."""
+def load_stories(n: int | None = None, part: str | None = None) -> tuple[Story, ...]:
+    """Return the first n stories; of these, all or those of one part."""
     count = USUAL if n is None else n
     if not 10 <= count <= MOST:
         raise DataError(f"there can be 10 to {MOST:,} stories, not {count:,}: ask for as many")
-    return tuple(story(number, seed) for number in range(count) if part in (None, part_of(number)))
+    return tuple(story(number) for number in range(count) if part in (None, part_of(number)))
 
 
-def questions(stories: Iterable[Story], kinds: Collection[str] = _QUESTIONS) -> tuple[Question, ...]:
+def questions(stories: Iterable[Story]) -> tuple[Question, ...]:
     """Return one question per story, after the story without its ending; a kind is drawn by the number of the story."""
-    asked, options = [], tuple(kinds)
+    asked = []
     for tale in stories:
         generator = np.random.default_rng([1, tale.number])
-        form, at = (int(generator.random() * size) for size in (len(options), len(tale.things)))
-        thing, kind = tale.things[at], options[form]
+        form, at = (int(generator.random() * size) for size in (len(_QUESTIONS), len(tale.things)))
+        thing, kind = tale.things[at], _QUESTIONS[form]
         answers = {"Where is": thing.spot, "Where wa": thing.placings[0].spot, "Who put ": thing.placings[-1].by}
         question = kind.format(phrase=thing.phrase, spot=thing.spot)
         asked.append(Question(f"{tale.body} {question}", answers.get(kind[:8], thing.owner)))

@@ -141,10 +141,15 @@ def _weights(module: RemoteModule) -> dict[str, nn.Parameter]:
 
 
 @contextmanager
-def _faults(process: Remote, what: str) -> Iterator[None]:
-    """Errors of the code as mistakes of whoever wrote it."""
+def _started(
+    job: Job, code: tuple[bytes, str, str], arguments: dict[str, Any], sandbox: bool, what: str = ""
+) -> Iterator[RemoteModule]:
+    """A class or function in a file, by content and names, as a module in its own process; errors are its author's mistakes."""
+    content, file, name = code
+    process = Remote(file, content, job.seconds, int(1e9 * job.memory), sandbox)
     try:
-        yield
+        with process, torch.no_grad():
+            yield _built(job, process, name, arguments)
     except (ChildError, UserError) as error:
         raise UserError(f"{what}{process.ended or error}") from None
     except Exception as error:
@@ -155,10 +160,9 @@ def expect(job: Job, content: bytes, name: str, sandbox: bool) -> Expected:
     """Run the reference with random weights, so that biases and gains matter too."""
     own, arguments = not content, job.arguments if content else _GPT | _SIZES | job.sizes
     content, name = (template("reference.py.txt").encode(), job.module) if own else (content, name)
-    process = Remote("reference.py", content, job.seconds, int(1e9 * job.memory), sandbox)
-    with process, _faults(process, f"the reference '{name}' does not run: "), torch.no_grad():
-        module, generator = _built(job, process, name, arguments), torch.Generator().manual_seed(1)
-        weights = _weights(module)
+    code, what = (content, "reference.py", name), f"the reference '{name}' does not run: "
+    with _started(job, code, arguments, sandbox, what) as module:
+        weights, generator = _weights(module), torch.Generator().manual_seed(1)
         for weight in dict.fromkeys(weights.values()):
             width = weight.shape[-1] if weight.ndim > 1 else 1
             weight.copy_(torch.randn(weight.shape, generator=generator) / width**0.5)
@@ -171,9 +175,7 @@ def expect(job: Job, content: bytes, name: str, sandbox: bool) -> Expected:
 def compare(job: Job, expected: Expected, content: bytes, file: str, name: str, sandbox: bool) -> None:
     """Raise an error that says how a student's class or function differs from the reference."""
     torch.set_num_threads(1)
-    process = Remote(file, content, job.seconds, int(1e9 * job.memory), sandbox)
-    with process, _faults(process, ""), torch.no_grad():
-        module = _built(job, process, name, job.arguments)
+    with _started(job, (content, file, name), job.arguments, sandbox) as module:
         given, known = _weights(module), {_renamed(key, job): weight for key, weight in expected.weights.items()}
         _check_weights(given, known)
         for key, weight in given.items():

@@ -40,10 +40,7 @@ _NAMES = {
     "causal": "causal is_causal is_decoder",
 }
 _FIXED = {
-    "n_layer": 1,
-    "n_layers": 1,
-    "num_layers": 1,
-    "num_hidden_layers": 1,
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "num_hidden_layers"), 1),
     "layer_idx": 0,
     "layer_id": 0,
     "vocab_size": 256,
@@ -101,10 +98,7 @@ class Config:
 
     def __getitem__(self, name: str) -> Any:
         meaning = _MEANINGS.get(name)
-        if meaning and meaning != "n_kv_head":
-            self._used.append(name)
-            return self._values[meaning]
-        for cls in self._classes:
+        for cls in self._classes if meaning in (None, "n_kv_head") else ():
             with suppress(AttributeError):
                 value = _default_of(cls, name)
                 if hasattr(value, "__get__"):  # a property
@@ -112,10 +106,10 @@ class Config:
                 if meaning is None or _fits(value, self._values):
                     self._defaults[name] = value
                     return value
-        if meaning:
-            self._used.append(name)
-            return self._values[meaning]
-        raise _Unrecognised(name)
+        if meaning is None:
+            raise _Unrecognised(name)
+        self._used.append(name)
+        return self._values[meaning]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # also of a copy that has no fields yet
@@ -130,10 +124,8 @@ class Config:
 def _default_of(cls: type, name: str) -> Any:
     """The default of a field; dataclasses with slots keep it apart."""
     for each in fields(cls) if is_dataclass(cls) else ():
-        if each.name == name and each.default is not MISSING:
-            return each.default
-        if each.name == name and each.default_factory is not MISSING:
-            return each.default_factory()
+        if each.name == name and (each.default, each.default_factory) != (MISSING, MISSING):
+            return each.default if each.default_factory is MISSING else each.default_factory()
     default = inspect.getattr_static(cls, name)
     if inspect.ismemberdescriptor(default):
         raise AttributeError(name)
@@ -187,34 +179,30 @@ class _Convention:
         named = dict(zip((*_SIZES, "head_width"), (*sizes, sizes[0] // sizes[1]), strict=True))
         values = {**_SHARED, **_FIXED, **named, "n_kv_head": sizes[1], **shared}
         kept = {"dropout", "bias"} - shared.keys()  # the defaults of the class
-        defaults = {each.name: each.default for each in _named(self.cls)}
-        grouped = {
-            name for name, what in self.keywords.items() if what == "n_kv_head" and _fits(defaults[name], values)
-        }
-        used = {
-            name: what
-            for name, what in self.keywords.items()
-            if (what not in kept and name not in grouped) or name in self.required
-        }
+        arguments, parts = dict[str, Any](), list[str]()
+        for each in _named(self.cls):
+            what = self.keywords.get(each.name)
+            own = what in kept or (what == "n_kv_head" and _fits(each.default, values))
+            if what and (not own or each.name in self.required):
+                arguments[each.name] = values[what]
+            if what in _SHOWN:
+                parts.append(f"{each.name}={what if what in _SIZES else arguments.get(each.name, each.default)}")
         names = getattr(self.cls.__init__, "__globals__", {})
         classes = [each for name, each in names.items() if inspect.isclass(each) and name.endswith(("Config", "Args"))]
         hint = inspect.signature(self.cls).parameters[self.config].annotation if self.config else None
-        first = names.get(hint) if isinstance(hint, str) else hint
-        classes.sort(key=lambda each: each is not first)
+        classes.sort(key=lambda each: each is not hint and each.__name__ != hint)
         config = Config(values, classes)
-        arguments = {name: values[what] for name, what in used.items()} | ({self.config: config} if self.config else {})
         try:
-            self.cls.__init__(module, **arguments)
+            self.cls.__init__(module, **arguments, **({self.config: config} if self.config else {}))
         except _Unrecognised as error:
             known = {name: what if (what := _MEANINGS[name]) in _SIZES else str(values[what]) for name in config._used}
             reason = f"{self.config}.{error} cannot be recognised by name"
             raise self.error(reason, {**known, str(error): "..."}) from error
-        own = [
-            f"{name}={value}" for name, value in config._defaults.items() if isinstance(value, bool | int | float | str)
-        ]
-        parts = [f"{self.config} ({', '.join(dict.fromkeys([*config._used, *own]))})"] if self.config else []
-        parts += [f"{name}={what if what in _SIZES else values[what]}" for name, what in used.items() if what in _SHOWN]
-        return ", ".join(parts + [f"{name}={defaults[name]}" for name in sorted(grouped)])
+        if self.config:
+            plain = {name: value for name, value in config._defaults.items() if isinstance(value, int | float | str)}
+            fields_read = [*config._used, *(f"{name}={value}" for name, value in plain.items())]
+            parts.insert(0, f"{self.config} ({', '.join(dict.fromkeys(fields_read))})")
+        return ", ".join(parts)
 
     def call(self, module: nn.Module, x: Tensor) -> Any:
         """Call the forward of the class."""
