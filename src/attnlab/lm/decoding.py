@@ -6,7 +6,8 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from functools import partial
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,6 @@ def _likeliest(scores: Float[Tensor, "B V"]) -> Int[Tensor, " B"]:
     return scores.argmax(dim=-1)
 
 
-def end_of_rows(model: LanguageModel, start: int, limit: int) -> int:
-    """How long rows of `start` tokens may become: a block; if they fill it, `limit` more where the model reads them."""
-    block = model.config.block_size
-    return block if start < block else min(model.longest, start + limit)
-
-
 class Rows:
     """Rows of tokens that a model continues, by up to `limit` tokens.
 
@@ -44,8 +39,10 @@ class Rows:
     def __init__(self, model: LanguageModel, ids: Int[Tensor, "B T"], limit: int, use_cache: bool = True) -> None:
         self.model, self.ids = model, ids.to(model.device)
         self._use_cache = use_cache
-        self.block = end_of_rows(model, ids.shape[1], limit)
-        self._begin(ids.shape[1])
+        start, self.block = ids.shape[1], model.config.block_size
+        if start >= self.block:
+            self.block = min(model.longest, start + limit)
+        self._begin(start)
 
     def _begin(self, tokens: int) -> None:
         """Let the model see the last tokens only, with an empty cache."""
@@ -213,6 +210,24 @@ class Beam:
     tokens: int  # new ones
 
 
+def extensions(
+    rows: Rows, width: int, stops: Sequence[int], allowed: Callable[[Tensor], Tensor]
+) -> Iterator[tuple[list[list[int]], list[float], list[float]]]:
+    """Extend rows by every token that is allowed, and keep the `width` likeliest, step by step.
+
+    Yields the rows before each step, the log probabilities that they end there, and those of the rows that are kept.
+    """
+    total = torch.zeros(1, dtype=torch.float64)
+    while len(total):
+        scores = total[:, None] + allowed(rows.scores()).cpu().double().log_softmax(dim=-1)
+        before, ending = rows.ids.tolist(), scores[:, stops].logsumexp(dim=-1).tolist()
+        scores[:, stops] = -math.inf
+        total, places = scores.flatten().topk(min(width, scores.numel()))
+        total, places = total[total > -math.inf], places[total > -math.inf]
+        rows.append(places % scores.shape[1], places // scores.shape[1])
+        yield before, ending, total.tolist()
+
+
 @torch.inference_mode()
 def beam_search(
     model: LanguageModel,
@@ -234,28 +249,23 @@ def beam_search(
     if beams < 1 or not 0 <= length_penalty <= 10:
         raise UserError(f"beams must be at least 1, and length_penalty 0 to 10, not {beams} and {length_penalty}")
     begin = _opening(model, tokenizer, prompt, count, limit)
-    rows, total = Rows(model, torch.tensor([begin]), limit, use_cache), torch.zeros(1, dtype=torch.float64)
+    rows = Rows(model, torch.tensor([begin]), limit, use_cache)
     longest = min(limit, rows.block - len(begin)) if tokenizer.words else limit
-    stops = list(tokenizer.stops)
     ended: list[tuple[float, float, int, list[int]]] = []  # score, log probability, tokens, ids
 
-    def best(totals: list[float], tokens: int) -> list[tuple[float, float, int, list[int]]]:
-        """The best of what has ended, and of the kept texts if they end here."""
-        new = zip(totals, rows.ids.tolist(), strict=True)
+    def best(texts: list[list[int]], totals: list[float], tokens: int) -> list[tuple[float, float, int, list[int]]]:
+        """The best of what has ended, and of these texts if they end here."""
+        new = zip(totals, texts, strict=True)
         return heapq.nlargest(count, [*ended, *((x / tokens**length_penalty, x, tokens, ids) for x, ids in new)])
 
     with eval_mode(model):
-        for tokens in range(1, longest + 1):
-            scores = total[:, None] + _writable(rows.scores(), tokenizer).double().log_softmax(dim=-1)
-            ended = best(scores[:, stops].logsumexp(dim=-1).tolist(), tokens)
-            scores[:, stops] = -math.inf
-            total, places = scores.flatten().topk(min(beams, scores.numel()))
-            total, places = total[total > -math.inf], places[total > -math.inf]
-            rows.append(places % scores.shape[1], places // scores.shape[1])
-            if not len(total) or (len(ended) == count and total[0] / longest**length_penalty <= ended[-1][0]):
+        steps = extensions(rows, beams, tokenizer.stops, partial(_writable, tokenizer=tokenizer))
+        for tokens, (texts, ending, kept) in enumerate(islice(steps, longest), 1):
+            ended = best(texts, ending, tokens)
+            if not kept or (len(ended) == count and kept[0] / longest**length_penalty <= ended[-1][0]):
                 break
         else:
-            ended = best(total.tolist(), longest)
+            ended = best(rows.ids.tolist(), kept, longest)
     first = len(begin) - len(tokenizer.encode(prompt))
     return [Beam(tokenizer.decode(ids[first:]), score, total, tokens) for score, total, tokens, ids in ended]
 

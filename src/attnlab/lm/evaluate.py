@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import torch
 
 from attnlab.corpora import Question
 from attnlab.errors import DataError
 from attnlab.lm.batches import batches_by_length
-from attnlab.lm.decoding import end_of_rows, generate
+from attnlab.lm.decoding import Rows, extensions, generate
 from attnlab.lm.exams import Examination
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.tokenizers import Tokenizer
@@ -55,22 +56,14 @@ def top_answers(
     """Find the most likely complete answers with their probabilities by beam search, at least twice as wide as `count`."""
     model.eval()
     start = encode_question(tokenizer, question, model.longest)
-    stops = torch.tensor([tokenizer.mask, tokenizer.pad])
-    width = max(width, 2 * count)
-    beams: list[tuple[list[int], float]] = [([], 0.0)]
+    rows = Rows(model, torch.tensor([start]), model.config.block_size, use_cache=False)
+    steps = extensions(rows, max(width, 2 * count), (tokenizer.mask, tokenizer.pad), lambda scores: scores)
     ended: dict[str, float] = defaultdict(float)
-    for _ in range(end_of_rows(model, len(start), model.config.block_size) - len(start)):
-        rows = torch.tensor([start + ids for ids, _ in beams], device=model.device)
-        scores = model.head(model.hidden(rows)[:, -1]).log_softmax(dim=-1).cpu().double()
-        total = scores + torch.tensor([[logp] for _, logp in beams], dtype=torch.float64)
-        for (ids, _), ending in zip(beams, total[:, stops].logsumexp(dim=-1).tolist(), strict=True):
-            ended[tokenizer.decode(ids).strip()] += math.exp(ending)
-        total[:, stops] = -math.inf
-        values, places = total.flatten().topk(min(width, total.numel() - len(beams) * len(stops)))
-        best = zip(values.tolist(), places.tolist(), strict=True)
-        beams = [([*beams[place // total.shape[1]][0], place % total.shape[1]], value) for value, place in best]
+    for texts, ending, kept in islice(steps, rows.block - len(start)):
+        for ids, logp in zip(texts, ending, strict=True):
+            ended[tokenizer.decode(ids[len(start) :]).strip()] += math.exp(logp)
         certain = sorted(ended.values(), reverse=True)[:count]
-        if len(certain) == count and math.exp(beams[0][1]) < certain[-1]:
+        if len(certain) == count and kept and math.exp(kept[0]) < certain[-1]:
             break
     return sorted(ended.items(), key=lambda item: -item[1])[:count]
 
