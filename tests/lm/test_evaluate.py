@@ -80,13 +80,8 @@ def test_questions_longer_than_the_block_where_the_model_reads_them() -> None:
     torch.manual_seed(0)
     config = ModelConfig(n_layer=1, n_head=2, n_embd=32, block_size=16, vocab_size=16, positions="rotary")
     model = LanguageModel(replace(config, zero_init=False)).eval()
-    with torch.no_grad():
-        model.head.weight[[tokenizer.mask, tokenizer.pad]] = 0.0  # so that answers do not end at once
     larger = LanguageModel(replace(model.config, block_size=64)).eval()
     larger.load_state_dict(model.state_dict())
-    [written] = evaluate.answer_all(model, tokenizer, [question])
-    assert written
-    assert evaluate.answer_all(larger, tokenizer, [question])[0].startswith(written)
     answers, known = evaluate.top_answers(model, tokenizer, question, 3), ["ab", "cd"]
     assert answers == [
         (text, pytest.approx(share)) for text, share in evaluate.top_answers(larger, tokenizer, question, 3)
@@ -98,10 +93,8 @@ def test_questions_longer_than_the_block_where_the_model_reads_them() -> None:
 
 
 def test_too_long_a_question_is_named_with_its_number(knowing: tuple[LanguageModel, Tokenizer]) -> None:
-    model, tokenizer = knowing
-    ending = LanguageModel(replace(model.config, positions="learned"))
     with pytest.raises(DataError, match=r"question 2 .* has .* tokens, but the model's block holds 64"):
-        evaluate.answer_all(ending, tokenizer, ["Where?", "Where " * 200])
+        evaluate.answer_all(*knowing, ["Where?", "Where " * 200])
 
 
 def test_scratch_training_does_not_know_the_unseen(knowing: tuple[LanguageModel, Tokenizer]) -> None:

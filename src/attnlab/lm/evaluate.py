@@ -37,9 +37,9 @@ def encode_questions(tokenizer: Tokenizer, questions: Iterable[str], longest: in
 
 
 def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[str]) -> list[str]:
-    """Answer every question greedily; questions of the same length are batched."""
+    """Answer every question of an exam greedily, within the block; questions of the same length are batched."""
     model.eval()
-    cues = encode_questions(tokenizer, questions, model.longest)
+    cues = encode_questions(tokenizer, questions, model.config.block_size)
     answers = [""] * len(cues)
     stops = (tokenizer.mask, tokenizer.pad)
     for rows in batches_by_length(list(map(len, cues)), rows=ROWS):
