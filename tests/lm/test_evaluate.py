@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from attnlab import corpora
-from attnlab.config import ModelConfig, resolve
+from attnlab.config import resolve
 from attnlab.errors import DataError
 from attnlab.lm import evaluate, stages
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.trust.answers import AnswerTrie, answer_distribution
 
 FACTS = "people:60:train"
 
@@ -73,23 +71,6 @@ def test_the_probability_of_an_answer_is_that_of_its_tokens(knowing: tuple[Langu
     scores = model(torch.tensor([ids]))[0].log_softmax(-1)
     exact = sum(scores[at - 1, ids[at]].item() for at in range(len(start), len(ids)))
     assert probability >= 0.999 * torch.tensor(exact).exp().item()
-
-
-def test_questions_longer_than_the_block_where_the_model_reads_them() -> None:
-    tokenizer, question = Tokenizer.train("char", ["abcdefgh"], 16), "abcdefgh" * 5
-    torch.manual_seed(0)
-    config = ModelConfig(n_layer=1, n_head=2, n_embd=32, block_size=16, vocab_size=16, positions="rotary")
-    model = LanguageModel(replace(config, zero_init=False)).eval()
-    larger = LanguageModel(replace(model.config, block_size=64)).eval()
-    larger.load_state_dict(model.state_dict())
-    answers, known = evaluate.top_answers(model, tokenizer, question, 3), ["ab", "cd"]
-    assert answers == [
-        (text, pytest.approx(share)) for text, share in evaluate.top_answers(larger, tokenizer, question, 3)
-    ]
-    tables = [
-        answer_distribution(one, tokenizer, [question], AnswerTrie(tokenizer, known)).table for one in (model, larger)
-    ]
-    assert tables[0] == pytest.approx(tables[1], abs=1e-5)
 
 
 def test_too_long_a_question_is_named_with_its_number(knowing: tuple[LanguageModel, Tokenizer]) -> None:

@@ -181,12 +181,12 @@ def answer_distribution(
     """
     from scipy.special import log_softmax
 
-    cues = encode_questions(tokenizer, questions, model.longest)
+    cues = encode_questions(tokenizer, questions, model.config.block_size)
     for number, ids in enumerate(cues, start=1):
-        if len(ids) + trie.depth > model.longest:
+        if len(ids) + trie.depth > model.config.block_size:
             raise DataError(
                 f"question {number} ({questions[number - 1][:40]!r}) has {len(ids)} tokens, the longest answer"
-                f" {trie.depth}, but the model's block holds {model.longest}: shorten the question"
+                f" {trie.depth}, but the model's block holds {model.config.block_size}: shorten the question"
             )
     if not cues:
         raise UserError("there are no questions: give at least one")
