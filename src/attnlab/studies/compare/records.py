@@ -5,6 +5,7 @@ No tests and no sentences here: these are the judge's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -87,6 +88,16 @@ _OF_ALL = (
         "forward and backward, in an unpadded text of mean length",
     ),
 )
+
+
+def context_lengths(block: int, multiples: Sequence[int]) -> list[int]:
+    """The lengths of context that are compared, in tokens: the block, and its multiples."""
+    return [block * multiple for multiple in sorted({1, *multiples})]
+
+
+def context_key(length: int) -> str:
+    """The name of the losses with this length of context."""
+    return f"context-{length}"
 
 
 def figures(words: bool) -> tuple[Figure, ...]:
@@ -265,6 +276,18 @@ class VariantResult:
     exam: Score | None = None  # of the first seed
 
 
+@dataclass(frozen=True)
+class LongTexts:
+    """Token perplexity of the same tokens, those after the first block of each document, by length of context."""
+
+    lengths: tuple[int, ...]  # the first is the block
+    documents: int
+    tokens: int  # per document
+    perplexities: dict[str, tuple[Spread | None, ...]]  # by variant, at every length; None: it does not read so many
+    against_block: tuple[Comparison, ...]  # each variant with a longer context, against itself with that of the block
+    against_reference: tuple[Comparison, ...]  # the pairs of the comparison at every length
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComparisonResult(StudyResult):
     """The result of a comparison; the first variant is the reference, and the first figure is tested."""
@@ -281,6 +304,7 @@ class ComparisonResult(StudyResult):
     explanation: dict[str, tuple[str, ...]]  # what a leak is worth, by variant; the last paragraph is the verdict
     published: dict[str, dict[str, float]]  # figures by variant
     lengths: tuple[LengthBar, ...] = ()  # a histogram of the words per sentence
+    long_texts: LongTexts | None = None
 
     @property
     def leaking(self) -> list[str]:

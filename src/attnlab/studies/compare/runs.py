@@ -38,7 +38,7 @@ from attnlab.store.folders import add_files, is_written, read_bytes, read_json, 
 from attnlab.store.listing import last_step
 from attnlab.store.runs import Run, RunResult
 from attnlab.studies.compare.plan import DIVERGED, Grid
-from attnlab.studies.compare.records import Quality, Readings, Texts
+from attnlab.studies.compare.records import Quality, Readings, Texts, context_key, context_lengths
 from attnlab.studies.study import load
 from attnlab.studies.workers import PAUSE, Attempts, Command, exit_code_of, lock_when_free, opened, stop_all
 from attnlab.tasks import task_class
@@ -50,6 +50,7 @@ _SQUARED = 1e7  # characters squared, over all of these texts
 _SAMPLES, _KEPT_SAMPLES = 20, 6  # texts that each model writes, with the same seeds; and those that are kept
 _DISTINCT = 400  # words in which distinct ones are counted: the share falls with the number of words
 _TYPICAL = 500  # texts whose mean length is used
+_LONG = 200  # documents that are read with longer contexts
 
 Files = dict[str, bytes]
 
@@ -66,6 +67,7 @@ class Measured:
     measuring: float  # seconds
     text: Texts | None = None
     answers: Score | None = None
+    long: tuple[int, ...] = ()  # the numbers of the documents that were read with longer contexts
 
 
 def read_measured(folder: Path) -> Measured:
@@ -96,8 +98,13 @@ def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
     text: Texts | None = None
     answers: Score | None = None
     width: int | None = None
+    long: tuple[int, ...] = ()
     if plan.words:
         text, values, files, sentences, width = _on_text(plan, run, model, tokenizer, lines)
+        if plan.lengths:
+            long, in_context = _in_context(plan, model, tokenizer)
+            for key, losses in in_context.items():
+                values[f"{key}_token_perplexity"], files[f"{key}.csv"] = losses.token_perplexity, losses.to_csv()
     else:
         answers, files, sentences = _on_questions(plan, model, tokenizer)
         values = {"accuracy": answers.accuracy} if answers.accuracy is not None else {}
@@ -109,7 +116,7 @@ def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
     norms = [step.norm for step in run.metrics() if step.norm is not None]
     values |= {"gradient_norm": fmean(norms)} if norms else {}
     values["flops_per_token"] = flops_per_token(model, length, training=True).total
-    measured = Measured(values, readings, round(time.perf_counter() - began, 1), text, answers)
+    measured = Measured(values, readings, round(time.perf_counter() - began, 1), text, answers, long)
     write_folder(target, "measurement", {**files, **more, "measured.json": records.encode(measured)})
 
 
@@ -156,6 +163,28 @@ def _on_text(
     )
     few = [[*begin, *tokenizer.sentence(line, longest)][:longest] for line in some(dev, read_twice(dev))]
     return measured, values, files, few, longest if task.padded else None
+
+
+def _in_context(
+    plan: Grid[Any], model: LanguageModel, tokenizer: Tokenizer
+) -> tuple[tuple[int, ...], dict[str, SentenceLosses]]:
+    """Losses of the same tokens, those after the block, with each length of context that the model reads; and whose they are.
+
+    Documents shorter than the longest context are left out, and others are cut there.
+    """
+    block = model.config.block_size
+    most = block * max(plan.lengths) + 1
+    encoded = {at: [tokenizer.pad, *tokenizer.sentence(line, most)][:most] for at, line in enumerate(plan.sentences)}
+    long = some([at for at, ids in encoded.items() if len(ids) == most], _LONG)
+    documents = [encoded[at] for at in long]
+    tokens, unknown = (most - 1 - block,) * len(long), (0,) * len(long)
+    return tuple(long), {
+        context_key(length): SentenceLosses(
+            tuple(perplexity.context_losses(model, documents, tokenizer.pad, block, length)), tokens, unknown
+        )
+        for length in context_lengths(block, plan.lengths)
+        if length <= model.longest
+    }
 
 
 def _read_twice(
