@@ -334,24 +334,6 @@ def _long_texts_section(plan: Plan, result: ComparisonResult) -> list[Section]:
     found = result.long_texts
     if found is None:
         return []
-    block = found.lengths[0]
-    tests = (
-        (
-            "Gain by context",
-            f"Token perplexity with a longer context over that with {block} tokens of it.",
-            found.against_block,
-        ),
-        ("Variants by context", "Token perplexity of variants with the same context.", found.against_reference),
-    )
-    return section(
-        "Longer texts",
-        _long_texts_chart(result, found),
-        _long_texts_table(result, found),
-        *(_tests_table(plan, result, pairs, name, caption) for name, caption, pairs in tests if pairs),
-    )
-
-
-def _long_texts_table(result: ComparisonResult, found: LongTexts) -> Table:
     block, longest = found.lengths[0], found.lengths[-1]
     ended = Cell(words.NOTHING, under=f"reads no more than {block} tokens")
 
@@ -360,22 +342,32 @@ def _long_texts_table(result: ComparisonResult, found: LongTexts) -> Table:
 
     caption = (
         f"Token perplexity of tokens {block + 1:,} to {longest:,} of {words.plural(found.documents, 'document')}, by the"
-        f" number of tokens before each that are read, with 95 % intervals. With {block} a window moves over the document."
+        f" number of tokens before each that are read, with 95 % intervals. With {block}, a window moves over the document."
     )
-    titles = [Column(f"{length:,} tokens") for length in found.lengths]
-    return _variants_table("Longer texts", caption, titles, result.variants, cells, brief=True)
+    titles = [f"{length:,} tokens" for length in found.lengths]
+    tests = (
+        (
+            "Gain by context",
+            f"Token perplexity with more than {block} tokens of context over that with {block}.",
+            found.gains,
+        ),
+        ("Variants by context", "Token perplexities of variants with the same context.", found.differences),
+    )
+    return section(
+        "Longer texts",
+        _long_texts_chart(result, found),
+        _variants_table("Longer texts", caption, titles, result.variants, cells, brief=True),
+        *(_tests_table(plan, result, pairs, name, of) for name, of, pairs in tests if pairs),
+    )
 
 
 def _long_texts_chart(result: ComparisonResult, found: LongTexts) -> Chart:
-    x, series = [math.log2(length) for length in found.lengths], []
+    series = []
     for variant in result.variants:
-        spreads = found.perplexities[variant.name]
-        y, low, high = (
-            [math.log(value) if of and (value := getattr(of, name)) else math.nan for of in spreads]
-            for name in ("mean", "low", "high")
-        )
-        dots = tuple(point for point in zip(x, y, strict=True) if math.isfinite(point[1]))
-        series.append(blocks.Series(_titled(variant), x, y, low, high, dots, marked=variant.leaks))
+        read = [each for each in zip(found.lengths, found.perplexities[variant.name], strict=True) if each[1]]
+        x, y = [math.log2(length) for length, _ in read], [math.log(of.mean) for _, of in read if of and of.mean]
+        dots = tuple(zip(x, y, strict=True))
+        series.append(blocks.Series(_titled(variant), x, y, dots=dots, marked=variant.leaks))
     axes = Axis("log2 of the tokens of context"), Axis("loss", "nats per token")
     return parts.lines("Loss by length of context", series, *axes, "the loss by length of context")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -65,6 +65,7 @@ _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix")  # checks of the audit that find leaks from the future
 _ROSE = 0.01  # nats above its lowest value from which on a validation loss calls for fewer epochs
 _STUCK = 0.9  # share of the first training loss above which a run has not learned, if others have
+_SAME = 1e-6  # difference of losses that rounding explains
 _FEW_STEPS = 20  # in fewer no run learns
 
 
@@ -84,7 +85,16 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     variants = [_describe(plan, folder, name, rows, reference, columns, audits[name]) for name, rows in records.items()]
     leaking = {variant.name for variant in variants if variant.leaks}
     stored = read_cautions(plan, folder)
-    comparisons = _compare_all(plan, records, columns[0], leaking, stored.equal, _settings_in_words(plan, tuning))
+    comparisons = compare_all(
+        plan,
+        records,
+        columns[0],
+        [plan.compared()],
+        leaking,
+        plan.clusters,
+        stored.equal,
+        _settings_in_words(plan, tuning),
+    )
     explanation = explain(variants)
     differing = [column for column in columns[1:] if column.kind != "count"]
     stuck = _stuck(records)
@@ -393,85 +403,60 @@ def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) ->
 # Tests
 
 
-def _compare_all(
+def compare_all(
     plan: Plan,
     records: Records,
     column: Figure,
+    groups: Sequence[Sequence[tuple[str, str]]],
     leaking: set[str],
-    equal: Sequence[tuple[str, str]],
-    settings: str,
-) -> list[Comparison]:
-    """Test every pair."""
-    pairs = plan.compared()
-    # Answers are written word by word, where there is no future; perplexities of models that leak are invalid.
-    valid = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
-    reasons = [_not_tested(plan, records, *pair, pair in equal) for pair in pairs]
-    sharing = [pair for pair, fair, reason in zip(pairs, valid, reasons, strict=True) if fair and not reason]
-    shared = share_seeds(records, column, sharing, plan.clusters)
-    test = compare_text if column.kind == "perplexity" else compare_answers
-
-    def tested(a: str, b: str) -> Callable[[float], Effect]:
-        return lambda alpha: test(records[a], records[b], alpha, plan.margin, plan.clusters, shared=shared.get((a, b)))
-
-    return compare_together(
-        [Pair(a, b, tested(a, b), reason, fair) for (a, b), reason, fair in zip(pairs, reasons, valid, strict=True)],
-        plan,
-        "ratio" if column.kind == "perplexity" else "difference",
-        settings,
-    )
-
-
-def share_seeds(
-    records: Records, column: Figure, pairs: Sequence[tuple[str, str]], clusters: Sequence[int] | None
-) -> dict[tuple[str, str], stats.SharedSeeds | None]:
-    """What the seeds of each pair vary by, also from the other pairs."""
-    tables = {name: _items(records[name], column) for name in dict.fromkeys(itertools.chain(*pairs))}
-    return dict(zip(pairs, stats.shared_seeds(tables, pairs, clusters), strict=True)) if pairs else {}
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two sides to compare, with a test at an error probability, or the reason why there is none."""
-
-    a: str
-    b: str
-    test: Callable[[float], Effect]
-    refused: str = ""
-    valid: bool = True  # False if one of the two leaks
-
-
-def compare_together(
-    pairs: Sequence[Pair], plan: Plan, kind: Literal["ratio", "difference"], settings: str = ""
+    clusters: Sequence[int] | None,
+    equal: Sequence[tuple[str, str]] = (),
+    settings: str = "",
 ) -> list[Comparison]:
     """Test every pair; several comparisons are corrected together, p by Holm and intervals by Bonferroni.
 
-    If seeds were added after a result was known, every look counts.
+    Pairs of one group share what they know about seeds. If seeds were added after a result was known, every look counts.
     """
-    looks = len(plan.looks) + 1
-    tested = [pair.valid and not pair.refused for pair in pairs]
+    pairs, looks = list(itertools.chain(*groups)), len(plan.looks) + 1
+    # Answers are written word by word, where there is no future; perplexities of models that leak are invalid.
+    valid = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
+    refused = {pair: reason for pair in pairs if (reason := _not_tested(plan, records, *pair, pair in equal))}
+    tested = [fair and pair not in refused for pair, fair in zip(pairs, valid, strict=True)]
     family = max(1, sum(tested)) * looks
+    test = compare_text if column.kind == "perplexity" else compare_answers
     levels = [ALPHA / family if each else ALPHA for each in tested]
-    effects = [
-        Effect(kind, None, None, None, None, "") if pair.refused else pair.test(alpha)
-        for pair, alpha in zip(pairs, levels, strict=True)
-    ]
+    fair = {pair for pair, each in zip(pairs, tested, strict=True) if each}
+    shared: dict[tuple[str, str], stats.SharedSeeds | None] = {}
+    for sharing in ([pair for pair in group if pair in fair] for group in groups):
+        names = dict.fromkeys(name for pair in sharing for name in pair)
+        tables = {name: _items(records[name], column) for name in names}
+        if sharing:
+            shared |= zip(sharing, stats.shared_seeds(tables, sharing, clusters), strict=True)
+    effects = []
+    kind: Literal["ratio", "difference"] = "ratio" if column.kind == "perplexity" else "difference"
+    for (a, b), alpha in zip(pairs, levels, strict=True):
+        if (a, b) in refused:
+            effects.append(Effect(kind, None, None, None, None, ""))
+        else:
+            pooled = shared.get((a, b))
+            effects.append(test(records[a], records[b], alpha, plan.margin, clusters, shared=pooled))
     counted = {at: 1.0 if effect.p is None else effect.p for at, effect in enumerate(effects) if tested[at]}
     adjusted: dict[int, float] = {}
     if family > 1:
         corrected = (min(1.0, looks * p) for p in stats.holm(list(counted.values())))
         adjusted = {at: p for at, p in zip(counted, corrected, strict=True) if effects[at].p is not None}
     comparisons = []
-    for at, (pair, effect) in enumerate(zip(pairs, effects, strict=True)):
-        a, b, words = pair.a, pair.b, pair.refused
+    for at, ((a, b), effect) in enumerate(zip(pairs, effects, strict=True)):
         p = adjusted.get(at, effect.p)
         tests = (len(counted), looks) if at in adjusted else (1, 1)
+        words = refused.get((a, b), "")
         if effect.details is not None:
             words = stats.in_words(
                 effect.details, a, b, adjusted=adjusted.get(at), comparisons=tests[0], looks=tests[1]
             )
         shown, level = p is not None and p < ALPHA, 1 - levels[at]
-        belief = _belief(a, b, effect, plan.margin) if pair.valid else ""
-        judged = (adjusted.get(at), shown, pair.valid, level, settings, belief)
+        belief = _belief(a, b, effect, plan.margin) if valid[at] else ""
+        judged = (adjusted.get(at), shown, valid[at], level, settings, belief)
         comparisons.append(Comparison(a, b, words, effect, *judged))
     return comparisons
 
@@ -479,20 +464,18 @@ def compare_together(
 def _not_tested(plan: Plan, records: Records, a: str, b: str, equal: bool) -> str:
     """Why a pair cannot be tested: runs that diverged, or two variants that computed the same."""
     first, second = records[a], records[b]
-    if lost := diverged(plan, records, a, b):
-        return lost
-    if all(x.losses("whole.csv").losses == y.losses("whole.csv").losses for x, y in zip(first, second, strict=True)):
+    if lost := [
+        f"{len(plan.seeds) - len(rows)} of {name}"
+        for name, rows in ((a, first), (b, second))
+        if len(rows) < len(plan.seeds)
+    ]:
+        return f"no test: of {len(plan.seeds)} runs, {' and '.join(lost)} diverged"
+    losses = zip(*([row.losses("whole.csv").losses for row in rows] for rows in (first, second)), strict=True)
+    if all(np.allclose(x, y, rtol=0, atol=_SAME) for x, y in losses):
         return "both computed the same, with equal losses of every text and seed: there is nothing to compare"
     if equal:
         return "both compute the same on texts as short as these, but for rounding: there is nothing to compare"
     return ""
-
-
-def diverged(plan: Plan, records: Records, *names: str) -> str:
-    """Which runs of some variants diverged, so that these cannot be tested."""
-    lost = {name: gone for name in names if (gone := len(plan.seeds) - len(records[name]))}
-    words = " and ".join(f"{gone} of {name}" for name, gone in lost.items())
-    return f"no test: of {len(plan.seeds)} runs, {words} diverged" if lost else ""
 
 
 def _belief(a: str, b: str, effect: Effect, margin: float | None) -> str:
@@ -515,10 +498,10 @@ def _percent(chance: float | None) -> str:
 
 
 def losses_of(
-    a: Sequence[Record], b: Sequence[Record], name: str, other: str = ""
+    a: Sequence[Record], b: Sequence[Record], name: str
 ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]], tuple[int, ...]]:
-    """The losses of both sides, one row per seed, and the tokens per sentence; B's may be in another file."""
-    first, second = ([record.losses(file) for record in side] for side, file in ((a, name), (b, other or name)))
+    """The losses of both sides, one row per seed, and the tokens per sentence."""
+    first, second = ([record.losses(name) for record in side] for side in (a, b))
     if len({(losses.tokens, losses.unknown) for losses in (*first, *second)}) > 1:
         raise UserError("the runs were not measured on the same words: their perplexities cannot be compared")
     return [losses.losses for losses in first], [losses.losses for losses in second], first[0].tokens
@@ -538,11 +521,10 @@ def compare_text(
     margin: float | None = None,
     clusters: Sequence[int] | None = None,
     name: str = "dev.csv",
-    other: str = "",
     shared: stats.SharedSeeds | None = None,
 ) -> Effect:
     """Compare token perplexities of the same sentences: for new seeds and sentences; for one seed, new sentences."""
-    first, second, tokens = losses_of(a, b, name, other)
+    first, second, tokens = losses_of(a, b, name)
     test = stats.compare_perplexities(
         first, second, tokens, alpha=alpha, margin=margin, clusters=clusters, shared=shared
     )

@@ -5,7 +5,6 @@ No tests and no sentences here: these are the judge's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -88,16 +87,6 @@ _OF_ALL = (
         "forward and backward, in an unpadded text of mean length",
     ),
 )
-
-
-def context_lengths(block: int, multiples: Sequence[int]) -> list[int]:
-    """The lengths of context that are compared, in tokens: the block, and its multiples."""
-    return [block * multiple for multiple in sorted({1, *multiples})]
-
-
-def context_key(length: int) -> str:
-    """The name of the losses with this length of context."""
-    return f"context-{length}"
 
 
 def figures(words: bool) -> tuple[Figure, ...]:
@@ -282,10 +271,9 @@ class LongTexts:
 
     lengths: tuple[int, ...]  # the first is the block
     documents: int
-    tokens: int  # per document
     perplexities: dict[str, tuple[Spread | None, ...]]  # by variant, at every length; None: it does not read so many
-    against_block: tuple[Comparison, ...]  # each variant with a longer context, against itself with that of the block
-    against_reference: tuple[Comparison, ...]  # the pairs of the comparison at every length
+    gains: tuple[Comparison, ...]  # each variant with a longer context, against itself with a block
+    differences: tuple[Comparison, ...]  # the pairs of the comparison, with each length of context
 
 
 @dataclass(frozen=True, kw_only=True)

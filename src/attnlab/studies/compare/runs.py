@@ -38,7 +38,7 @@ from attnlab.store.folders import add_files, is_written, read_bytes, read_json, 
 from attnlab.store.listing import last_step
 from attnlab.store.runs import Run, RunResult
 from attnlab.studies.compare.plan import DIVERGED, Grid
-from attnlab.studies.compare.records import Quality, Readings, Texts, context_key, context_lengths
+from attnlab.studies.compare.records import Quality, Readings, Texts
 from attnlab.studies.study import load
 from attnlab.studies.workers import PAUSE, Attempts, Command, exit_code_of, lock_when_free, opened, stop_all
 from attnlab.tasks import task_class
@@ -103,8 +103,7 @@ def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
         text, values, files, sentences, width = _on_text(plan, run, model, tokenizer, lines)
         if plan.lengths:
             long, in_context = _in_context(plan, model, tokenizer)
-            for key, losses in in_context.items():
-                values[f"{key}_token_perplexity"], files[f"{key}.csv"] = losses.token_perplexity, losses.to_csv()
+            files |= in_context
     else:
         answers, files, sentences = _on_questions(plan, model, tokenizer)
         values = {"accuracy": answers.accuracy} if answers.accuracy is not None else {}
@@ -165,26 +164,28 @@ def _on_text(
     return measured, values, files, few, longest if task.padded else None
 
 
-def _in_context(
-    plan: Grid[Any], model: LanguageModel, tokenizer: Tokenizer
-) -> tuple[tuple[int, ...], dict[str, SentenceLosses]]:
-    """Losses of the same tokens, those after the block, with each length of context that the model reads; and whose they are.
-
-    Documents shorter than the longest context are left out, and others are cut there.
-    """
+def _in_context(plan: Grid[Any], model: LanguageModel, tokenizer: Tokenizer) -> tuple[tuple[int, ...], Files]:
+    """The documents that have the longest context, and the losses of their tokens after the block with each that is read."""
     block = model.config.block_size
     most = block * max(plan.lengths) + 1
     encoded = {at: [tokenizer.pad, *tokenizer.sentence(line, most)][:most] for at, line in enumerate(plan.sentences)}
     long = some([at for at, ids in encoded.items() if len(ids) == most], _LONG)
-    documents = [encoded[at] for at in long]
-    tokens, unknown = (most - 1 - block,) * len(long), (0,) * len(long)
-    return tuple(long), {
-        context_key(length): SentenceLosses(
-            tuple(perplexity.context_losses(model, documents, tokenizer.pad, block, length)), tokens, unknown
-        )
-        for length in context_lengths(block, plan.lengths)
-        if length <= model.longest
-    }
+    documents, tokens, unknown = [encoded[at] for at in long], (most - 1 - block,) * len(long), (0,) * len(long)
+    files = {}
+    for length in context_lengths(block, plan.lengths):
+        if length <= model.longest:
+            losses = perplexity.context_losses(model, documents, tokenizer.pad, block, length)
+            files[_context_file(length)] = SentenceLosses(tuple(losses), tokens, unknown).to_csv()
+    return tuple(long), files
+
+
+def context_lengths(block: int, multiples: Sequence[int]) -> list[int]:
+    """The lengths of context that are compared, in tokens: the block, and its multiples."""
+    return [block * multiple for multiple in sorted({1, *multiples})]
+
+
+def _context_file(length: int) -> str:
+    return f"context-{length}.csv"
 
 
 def _read_twice(
@@ -442,6 +443,27 @@ class Record:
     def losses(self, name: str) -> SentenceLosses:
         """The losses of the sentences in one of its files."""
         return SentenceLosses.from_csv(read_bytes(self.folder / name).decode())
+
+
+@dataclass(frozen=True)
+class Reading(Record):
+    """A run whose losses are those of long documents with this length of context."""
+
+    length: int
+
+    @property
+    def known(self) -> bool:
+        """Whether its model reads so many tokens."""
+        return is_written(self.folder / _context_file(self.length))
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """Its figure."""
+        return {"dev_token_perplexity": self.losses("").token_perplexity}
+
+    def losses(self, name: str) -> SentenceLosses:
+        """The losses of the documents, whatever the file."""
+        return super().losses(_context_file(self.length))
 
 
 Records = Mapping[str, Sequence[Record]]  # by variant, in the order of the seeds
