@@ -348,10 +348,14 @@ def _long_texts_section(plan: Plan, result: ComparisonResult) -> list[Section]:
     tests = (
         (
             "Gain by context",
-            f"Token perplexity with more than {block} tokens of context over that with {block}.",
+            f"Token perplexity with more than {block} tokens of context over that with {block}; p is corrected over this table.",
             found.gains,
         ),
-        ("Variants by context", "Token perplexities of variants with the same context.", found.differences),
+        (
+            "Variants by context",
+            "Token perplexities of variants with the same context; p is corrected over this table.",
+            found.differences,
+        ),
     )
     return section(
         "Longer texts",
