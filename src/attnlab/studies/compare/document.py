@@ -345,23 +345,20 @@ def _long_texts_section(plan: Plan, result: ComparisonResult) -> list[Section]:
         f" number of tokens before each that are read, with 95 % intervals. With {block}, a window moves over the document."
     )
     titles = [f"{length:,} tokens" for length in found.lengths]
+    gains = f"Token perplexity with more than {block} tokens of context over that with {block}"
     tests = (
-        (
-            "Gain by context",
-            f"Token perplexity with more than {block} tokens of context over that with {block}; p is corrected over this table.",
-            found.gains,
-        ),
-        (
-            "Variants by context",
-            "Token perplexities of variants with the same context; p is corrected over this table.",
-            found.differences,
-        ),
+        ("Gain by context", gains, found.gains),
+        ("Variants by context", "Token perplexities with the same context", found.differences),
     )
     return section(
         "Longer texts",
         _long_texts_chart(result, found),
         _variants_table("Longer texts", caption, titles, result.variants, cells, brief=True),
-        *(_tests_table(plan, result, pairs, name, of) for name, of, pairs in tests if pairs),
+        *(
+            _tests_table(plan, result, pairs, name, f"{of}; p is corrected over this table.")
+            for name, of, pairs in tests
+            if pairs
+        ),
     )
 
 
