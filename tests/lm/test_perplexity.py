@@ -100,6 +100,50 @@ def test_sentences_longer_than_the_block_are_measured_where_positions_allow_it()
     assert perplexity.sentence_losses(model, WORDS, [line]).tokens == (63,)
 
 
+def reader(**given: object) -> LanguageModel:
+    """A model with random weights and a block of 16 tokens."""
+    torch.manual_seed(0)
+    small = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16, "vocab_size": BPE.size}
+    model = LanguageModel(resolve("small", given={"model": {**small, **given}}).model)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model.eval()
+
+
+def one_by_one(model: LanguageModel, ids: list[int], beyond: int, length: int) -> list[float]:
+    """The loss of each token after number `beyond`, each in a window of its own."""
+    step, last, losses = beyond // 8, len(ids) - 1, []
+    for at in range(beyond + 1, len(ids)):
+        first = max(length, beyond + step)  # the last token of the first window
+        end = min(last, first + math.ceil(max(0, at - first) / step) * step)
+        begin = max(0, end - length)
+        chances = model(torch.tensor([ids[begin:end]]))[0].log_softmax(-1)
+        losses.append(-chances[at - begin - 1, ids[at]].item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    "given", [{"positions": "rotary"}, {"mechanism": "alibi", "positions": "none"}, {"positions": "learned"}]
+)
+def test_tokens_after_the_block_are_read_with_any_length_of_context(given: dict[str, object]) -> None:
+    model, random = reader(**given), torch.Generator().manual_seed(1)
+    documents = [torch.randint(BPE.size, (size,), generator=random).tolist() for size in (65, 65, 44)]
+    lengths = [length for length in (16, 32, 48, 64, 100) if length <= model.longest]
+    assert len(lengths) == (1 if given["positions"] == "learned" else 5)
+    found = {length: perplexity.context_losses(model, documents, BPE.pad, 16, length) for length in lengths}
+    with torch.no_grad():
+        for length, losses in found.items():
+            exact = [one_by_one(model, ids, 16, length) for ids in documents]
+            assert losses == pytest.approx([sum(each) / len(each) for each in exact], rel=1e-5)
+    if lengths == [16]:
+        return
+    assert found[16] != pytest.approx(found[32], rel=1e-3)
+    # Read whole, the tokens after the block and those up to it are all tokens: the ordinary loss is the mean of both.
+    whole, begun = (perplexity.whole_losses(model, [ids[:end] for ids in documents], BPE.pad) for end in (100, 17))
+    for ids, after, up_to, all_of_it in zip(documents, found[64], begun, whole, strict=True):
+        assert (len(ids) - 17) * after + 16 * up_to == pytest.approx((len(ids) - 1) * all_of_it, rel=1e-5)
+
+
 def test_probes() -> None:
     rows = perplexity.probe(model_for(WORDS), WORDS)
     assert [row.sentence for row in rows] == list(perplexity.PROBES)

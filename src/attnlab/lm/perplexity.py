@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -153,6 +154,30 @@ def _example_losses(model: LanguageModel, examples: Sequence[Example], pad: int)
             for index, part in zip(indices, by_token.split([row.end - row.start for row in batch]), strict=True):
                 losses[index] = float(part.mean())
     return losses
+
+
+def context_losses(
+    model: LanguageModel, documents: Sequence[Sequence[int]], pad: int, beyond: int, length: int
+) -> list[float]:
+    """Return the mean loss per document (token ids) of its tokens after number `beyond`, read in windows of `length` tokens.
+
+    The first window begins with the document, the others follow each other by an eighth of `beyond`: a token is predicted
+    from all those before it in the first, and from at least `length` less that eighth in the others.
+    """
+    step, examples, counts = max(1, beyond // 8), [], []
+    for ids in documents:
+        last, done = len(ids) - 1, beyond
+        for end in [*range(max(length, beyond + step), last, step), last]:
+            begin = max(0, end - length)
+            examples.append(Example(ids[begin : end + 1], done + 1 - begin))
+            done = end
+        counts.append(len(examples))
+    losses = _example_losses(model, examples, pad)
+    sums = [loss * (len(one.ids) - one.start) for loss, one in zip(losses, examples, strict=True)]
+    return [
+        sum(sums[first:end]) / (len(ids) - 1 - beyond)
+        for ids, (first, end) in zip(documents, pairwise([0, *counts]), strict=True)
+    ]
 
 
 def prefix_losses(model: LanguageModel, sentences: Sequence[list[int]]) -> list[float]:

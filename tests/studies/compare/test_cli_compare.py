@@ -59,6 +59,11 @@ def test_a_plan_trains_nothing(
         (["compare", "dot", "nosuch"], "nosuch"),
         (["compare", "dot", "additive", "--seeds", "many"], "--seeds takes a number"),
         (["compare", "small", "mingpt"], "settings"),
+        (
+            ["compare", "dot", "alibi", "--task", "text", "--lengths", "0"],
+            "--lengths takes different numbers of at least 1",
+        ),
+        (["compare", "dot", "alibi", "--lengths", "2"], "--lengths is for running text, not for task recall"),
         (["run", "masking", "--seed", "1"], "--seed is for recall, reports, trust, not for masking"),
         (["run", "masking", "--model.mechanism", "dot"], "chooses its mechanisms"),
         (["run", "recall", "--seeds", "3"], "--seeds is for ablations, additive-vs-dot"),

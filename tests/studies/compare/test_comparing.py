@@ -24,9 +24,10 @@ from attnlab.lm import perplexity, stages
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.perplexity import SentenceLosses
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.store.folders import locked
+from attnlab.report.text import as_markdown
+from attnlab.store.folders import locked, unlist
 from attnlab.store.runs import Run
-from attnlab.studies.compare import compare
+from attnlab.studies.compare import Compare, compare
 from attnlab.studies.compare.runs import quality, read_records, some, stored_plan
 from attnlab.studies.study import load
 from verbs import reseal
@@ -313,6 +314,69 @@ def test_word_by_word_tells_who_looks_ahead(mechanism: str, same: bool) -> None:
     whole = perplexity.whole_losses(model, sentences, tokenizer.pad)
     assert list(perplexity.sentence_losses(model, tokenizer, lines).losses) == whole
     assert (perplexity.prefix_losses(model, sentences) == pytest.approx(whole, abs=1e-4)) == same
+
+
+@pytest.mark.usefixtures("in_process")
+def test_longer_contexts_are_read_and_tested_where_the_model_has_no_end(tmp_path: Path) -> None:
+    given = {
+        "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 32},
+        "train": {"steps": 8, "tokens_per_batch": 512, "lr": 0.01},
+        "tokenizer": {"kind": "char"},
+    }
+    rotary, learned, bare = names = [f"model.positions={kind}" for kind in ("rotary", "learned", "none")]
+    plan = make_plan(
+        [],
+        vary="model.positions=rotary,learned,none",
+        task="text",
+        given=given,
+        seeds=2,
+        lengths=(4, 2),
+        data=data("stories:60:train", "stories:60:dev"),
+    )
+    folder = tmp_path / "study"
+    outcome = plan.begin(folder, Console(quiet=True))
+    found, result = outcome.result.long_texts, outcome.result
+    assert found is not None
+    assert (found.lengths, found.documents) == ((32, 64, 128), 6)
+    assert [spread is None for spread in found.perplexities[learned]] == [False, True, True]
+    assert None not in (*found.perplexities[rotary], *found.perplexities[bare])
+    # The whole context is the ordinary reading of a text, of which the tokens after the block count.
+    run = Run.open(plan.path(folder, rotary, 1))
+    model, tokenizer = load_model(run.model)
+    lines = corpora.load_corpus("stories:60:dev").lines
+    ids = torch.tensor([[tokenizer.pad, *tokenizer.encode(line)][:129] for line in lines])
+    with torch.no_grad():
+        losses = torch.nn.functional.cross_entropy(model(ids[:, :-1]).flip(1)[:, :96].mT, ids[:, 1:].flip(1)[:, :96])
+    assert found.perplexities[rotary][2].each[1] == pytest.approx(math.exp(losses), rel=1e-5)
+    # Every pair that both can read, tested as other pairs are, each table corrected by itself.
+    said = [(pair.a, pair.b) for pair in found.gains]
+    assert said == [(f"{name} with {n} tokens", f"{name} with 32 tokens") for name in (rotary, bare) for n in (64, 128)]
+    read = [*((name, 32) for name in names[1:]), (bare, 64), (bare, 128)]
+    assert [(pair.a, pair.b) for pair in found.differences] == [
+        (f"{name} with {n} tokens", f"{rotary} with {n} tokens") for name, n in read
+    ]
+    places = [plan.measured(folder, rotary, seed) for seed in (0, 1)]
+    long, short = (
+        [SentenceLosses.from_csv((place / f"context-{n}.csv").read_text()).losses for place in places]
+        for n in (128, 32)
+    )
+    test = stats.compare_perplexities(long, short, [96] * 6, alpha=0.05 / 4)
+    assert found.gains[1].effect.perplexities == test
+    assert "after Holm over 4 comparisons" in found.gains[1].words
+    assert f"{learned} reads no more than 32 tokens." in result.verdict
+    assert found.gains[1].sentence in result.verdict
+    report = as_markdown(outcome.document)
+    assert "| 32 tokens | 64 tokens | 128 tokens |" in report
+    assert "(reads no more than 32 tokens)" in report
+    # What was measured is kept when a comparison is judged again, and finished runs can be read with other lengths.
+    unlist(folder, "result.json")
+    assert resumed(folder, load(folder)).long_texts == found
+    runs = tuple(str(plan.path(folder, name, 1)) for name in (rotary, bare))
+    again = Compare(names=runs, lengths=(2,)).begin(tmp_path / "again", Console(quiet=True)).result
+    assert again.long_texts.lengths == (32, 64)
+    assert again.long_texts.documents == 6
+    with pytest.raises(UserError, match="has 705 tokens, and 30 blocks are 960"):
+        Compare(names=runs, lengths=(30,)).begin(tmp_path / "third", Console(quiet=True))
 
 
 def test_quality_counts_words() -> None:

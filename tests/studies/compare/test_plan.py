@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plans import data, make_plan
@@ -41,6 +43,35 @@ def test_running_text_is_not_compared_with_sentences() -> None:
         UserError, match="each must be a document: set --task.options.documents lines, or use --task words"
     ):
         make_plan([], vary="task.name=words,text", task="words")
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "says"),
+    [
+        ("text", {"lengths": (0,)}, "--lengths takes different numbers of at least 1"),
+        ("text", {"lengths": (2, 2)}, "--lengths takes different numbers of at least 1"),
+        ("text", {"lengths": (1,)}, "give one above 1"),
+        ("words", {"lengths": (2,)}, "--lengths is for running text, not for task words: use --task text"),
+        ("recall", {"lengths": (2,)}, "--lengths is for running text, not for task recall"),
+        ("text", {"lengths": (2,), "vary": "model.block_size=32,64"}, "model.block_size must be the same"),
+        ("text", {"lengths": (2,), "tune": ("model.block_size=32,64",)}, "model.block_size must be the same"),
+    ],
+)
+def test_lengths_are_multiples_of_one_block_of_running_text(task: str, more: dict[str, Any], says: str) -> None:
+    names = [] if "vary" in more else ["dot", "alibi"]
+    with pytest.raises(UserError, match=says):
+        make_plan(names, task=task, quick=True, **more)
+
+
+def test_lengths_that_no_document_has_are_found_before_training() -> None:
+    given = {"model": {"block_size": 64}, "tokenizer": {"kind": "char"}}
+    plan = make_plan(
+        ["dot", "alibi"], task="text", given=given, lengths=(2, 8), data=data("stories:60:train", "stories:60:dev")
+    )
+    plan.check()
+    assert plan.tuning_plan().lengths == ()  # trials are chosen on the tested figure
+    with pytest.raises(UserError, match="has 705 tokens, and 16 blocks are 1,024: give smaller lengths or longer"):
+        replace(plan, lengths=(2, 16)).check()
 
 
 def test_values_of_one_setting() -> None:

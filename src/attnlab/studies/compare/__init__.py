@@ -9,6 +9,7 @@ runs      the runs, several at a time, each trained and measured in its own proc
 records   the result
 cautions  what the data cannot show
 judge     intervals, tests, Holm's correction, and verdicts in words
+long_texts  the same for texts longer than those trained on
 document  the report
 """
 
@@ -41,6 +42,7 @@ from attnlab.store.runs import Run, unused_path
 from attnlab.studies.compare import document, judge, runs
 from attnlab.studies.compare.cautions import CAUTIONS, cautions
 from attnlab.studies.compare.judge import difference_table
+from attnlab.studies.compare.long_texts import with_long_texts
 from attnlab.studies.compare.plan import ALPHA, TUNING, Plan
 from attnlab.studies.compare.records import ComparisonResult, figures
 from attnlab.studies.compare.variants import Trial, Tuning
@@ -83,7 +85,8 @@ class Compare(Plan):
 
     def judge(self, folder: Path, console: Console) -> ComparisonResult:
         """Test and describe the differences between the variants."""
-        return judge.judge(self, folder, store.read(dict[str, audit.Report], folder / _AUDITS))
+        result = judge.judge(self, folder, store.read(dict[str, audit.Report], folder / _AUDITS))
+        return with_long_texts(self, folder, result) if self.lengths else result
 
     def document(self, result: ComparisonResult) -> Document:
         """Return the report."""

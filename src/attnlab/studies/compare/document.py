@@ -21,6 +21,7 @@ from attnlab.studies.compare.records import (
     ComparisonResult,
     Difference,
     Figure,
+    LongTexts,
     ProbeOverSeeds,
     Spread,
     VariantResult,
@@ -54,6 +55,7 @@ def document(plan: Plan, result: ComparisonResult) -> blocks.Document:
                 parts.folded("What the figures mean", blocks.Facts("What the figures mean", notes)),
             ),
             *_compared_section(plan, result),
+            *_long_texts_section(plan, result),
             *(_tuning_section(result.tuning, result.figures[0]) if result.tuning else []),
             *section("Training", *parts.joint_losses(curves), _validation_chart(result)),
             *_texts_sections(result),
@@ -227,8 +229,10 @@ def _margin_in_words(margin: float, tested: Figure) -> str:
     return f"{100 * margin:g} {'points' if tested.kind == 'share' else '%'}"
 
 
-def _tests_table(plan: Plan, result: ComparisonResult) -> Table:
-    pairs, tested = result.comparisons, result.figures[0]
+def _tests_table(
+    plan: Plan, result: ComparisonResult, pairs: Sequence[Comparison], name: str = "Comparisons", of: str = ""
+) -> Table:
+    tested = result.figures[0]
     corrected = any(pair.adjusted is not None for pair in pairs)
     ratios = Column("Ratio or difference", note=f"with its {_level(pairs)} interval")
     titles = [ratios, Column("p")]
@@ -245,11 +249,12 @@ def _tests_table(plan: Plan, result: ComparisonResult) -> Table:
             test = pair.equivalence
             same = "yes" if test and test.shown else "not shown"
             cells.append(Cell(same, test.p, f"p = {test.p:.2g}") if test else Cell("not tested"))
-        rows.append(_row(_pair_title(pair, pair.a, pair.b), cells, _pair_mark(pair, result.leaking)))
+        mark = _pair_mark(pair, result.leaking) or ("" if pair.valid else _LEAKS)
+        rows.append(_row(_pair_title(pair, pair.a, pair.b), cells, mark))
     scopes = dict.fromkeys(pair.effect.scope for pair in pairs if pair.tested)
-    caption = f"{words.capital(tested.title)}."
+    caption = of or f"{words.capital(tested.title)}."
     caption += f" Tests generalise to {words.listed(scopes)}." if scopes else ""
-    return Table("Comparisons", caption, parts.columns("Compared", *titles), rows)
+    return Table(name, caption, parts.columns("Compared", *titles), rows)
 
 
 def _differences_table(result: ComparisonResult) -> Table | None:
@@ -318,7 +323,54 @@ def _compared_section(plan: Plan, result: ComparisonResult) -> list[Section]:
     ]
     charts = _pair_charts(result)
     legends = [Text([legend], "quiet")] if charts else []
-    return section("Compared", *charts, *legends, *sentences, _tests_table(plan, result))
+    return section("Compared", *charts, *legends, *sentences, _tests_table(plan, result, result.comparisons))
+
+
+# Longer texts
+
+
+def _long_texts_section(plan: Plan, result: ComparisonResult) -> list[Section]:
+    """Perplexity by length of context, and its tests."""
+    found = result.long_texts
+    if found is None:
+        return []
+    block, longest = found.lengths[0], found.lengths[-1]
+    ended = Cell(words.NOTHING, under=f"reads no more than {block} tokens")
+
+    def cells(variant: VariantResult) -> list[Cell]:
+        return [_mean_cell(of, "perplexity") if of else ended for of in found.perplexities[variant.name]]
+
+    caption = (
+        f"Token perplexity of tokens {block + 1:,} to {longest:,} of {words.plural(found.documents, 'document')}, by the"
+        f" number of tokens before each that are read, with 95 % intervals. With {block}, a window moves over the document."
+    )
+    titles = [f"{length:,} tokens" for length in found.lengths]
+    gains = f"Token perplexity with more than {block} tokens of context over that with {block}"
+    tests = (
+        ("Gain by context", gains, found.gains),
+        ("Variants by context", "Token perplexities with the same context", found.differences),
+    )
+    return section(
+        "Longer texts",
+        _long_texts_chart(result, found),
+        _variants_table("Longer texts", caption, titles, result.variants, cells, brief=True),
+        *(
+            _tests_table(plan, result, pairs, name, f"{of}; p is corrected over this table.")
+            for name, of, pairs in tests
+            if pairs
+        ),
+    )
+
+
+def _long_texts_chart(result: ComparisonResult, found: LongTexts) -> Chart:
+    series = []
+    for variant in result.variants:
+        read = [each for each in zip(found.lengths, found.perplexities[variant.name], strict=True) if each[1]]
+        x, y = [math.log2(length) for length, _ in read], [math.log(of.mean) for _, of in read if of and of.mean]
+        dots = tuple(zip(x, y, strict=True))
+        series.append(blocks.Series(_titled(variant), x, y, dots=dots, marked=variant.leaks))
+    axes = Axis("log2 of the tokens of context"), Axis("loss", "nats per token")
+    return parts.lines("Loss by length of context", series, *axes, "the loss by length of context")
 
 
 # Tuning

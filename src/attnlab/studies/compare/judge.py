@@ -5,6 +5,7 @@ Runs that do not belong together are refused.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix")  # checks of the audit that find leaks from the future
 _ROSE = 0.01  # nats above its lowest value from which on a validation loss calls for fewer epochs
 _STUCK = 0.9  # share of the first training loss above which a run has not learned, if others have
+_SAME = 1e-6  # difference of losses that rounding explains
 _FEW_STEPS = 20  # in fewer no run learns
 
 
@@ -83,7 +85,16 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Report]) -> ComparisonR
     variants = [_describe(plan, folder, name, rows, reference, columns, audits[name]) for name, rows in records.items()]
     leaking = {variant.name for variant in variants if variant.leaks}
     stored = read_cautions(plan, folder)
-    comparisons = _compare_all(plan, records, columns[0], leaking, stored.equal, _settings_in_words(plan, tuning))
+    comparisons = compare_all(
+        plan,
+        records,
+        columns[0],
+        [plan.compared()],
+        leaking,
+        plan.clusters,
+        stored.equal,
+        _settings_in_words(plan, tuning),
+    )
     explanation = explain(variants)
     differing = [column for column in columns[1:] if column.kind != "count"]
     stuck = _stuck(records)
@@ -251,7 +262,7 @@ def _describe(
     return VariantResult(
         name=name,
         value=_value(varied, plan.varied_settings),
-        values={column.key: _spread(rows, column, plan.clusters) for column in columns},
+        values={column.key: spread(rows, column, plan.clusters) for column in columns},
         runs=tuple(
             SeedRun(
                 row.seed,
@@ -290,7 +301,7 @@ def _items(rows: Sequence[Record], column: Figure) -> Numbers:
     )
 
 
-def _spread(rows: Sequence[Record], column: Figure, clusters: Sequence[int] | None) -> Spread:
+def spread(rows: Sequence[Record], column: Figure, clusters: Sequence[int] | None) -> Spread:
     """A figure with its interval for other seeds and other items; of what has no items (time, loss), for other seeds."""
     each = tuple(row.values[column.key] for row in rows)
     over_seeds = stats.mean_interval(each)
@@ -348,7 +359,7 @@ def _with_collapsed(
     ends = binomtest(len(plan.seeds) - len(trained), len(plan.seeds)).proportion_ci()
     values = {**variant.values, COLLAPSED.key: Spread(share, None, float(ends.low), float(ends.high), ())}
     if trained:
-        values[column.of_trained.key] = _spread(trained, column, plan.clusters)
+        values[column.of_trained.key] = spread(trained, column, plan.clusters)
     return replace(variant, values=values)
 
 
@@ -392,19 +403,21 @@ def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) ->
 # Tests
 
 
-def _compare_all(
+def compare_all(
     plan: Plan,
     records: Records,
     column: Figure,
+    groups: Sequence[Sequence[tuple[str, str]]],
     leaking: set[str],
-    equal: Sequence[tuple[str, str]],
-    settings: str,
+    clusters: Sequence[int] | None,
+    equal: Sequence[tuple[str, str]] = (),
+    settings: str = "",
 ) -> list[Comparison]:
     """Test every pair; several comparisons are corrected together, p by Holm and intervals by Bonferroni.
 
-    If seeds were added after a result was known, every look counts.
+    Pairs of one group share what they know about seeds. If seeds were added after a result was known, every look counts.
     """
-    pairs, looks = plan.compared(), len(plan.looks) + 1
+    pairs, looks = list(itertools.chain(*groups)), len(plan.looks) + 1
     # Answers are written word by word, where there is no future; perplexities of models that leak are invalid.
     valid = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
     refused = {pair: reason for pair in pairs if (reason := _not_tested(plan, records, *pair, pair in equal))}
@@ -412,10 +425,13 @@ def _compare_all(
     family = max(1, sum(tested)) * looks
     test = compare_text if column.kind == "perplexity" else compare_answers
     levels = [ALPHA / family if each else ALPHA for each in tested]
-    sharing = [pair for pair, each in zip(pairs, tested, strict=True) if each]
-    names = dict.fromkeys(name for pair in sharing for name in pair)
-    tables = {name: _items(records[name], column) for name in names}
-    shared = dict(zip(sharing, stats.shared_seeds(tables, sharing, plan.clusters), strict=True)) if sharing else {}
+    fair = {pair for pair, each in zip(pairs, tested, strict=True) if each}
+    shared: dict[tuple[str, str], stats.SharedSeeds | None] = {}
+    for sharing in ([pair for pair in group if pair in fair] for group in groups):
+        names = dict.fromkeys(name for pair in sharing for name in pair)
+        tables = {name: _items(records[name], column) for name in names}
+        if sharing:
+            shared |= zip(sharing, stats.shared_seeds(tables, sharing, clusters), strict=True)
     effects = []
     kind: Literal["ratio", "difference"] = "ratio" if column.kind == "perplexity" else "difference"
     for (a, b), alpha in zip(pairs, levels, strict=True):
@@ -423,7 +439,7 @@ def _compare_all(
             effects.append(Effect(kind, None, None, None, None, ""))
         else:
             pooled = shared.get((a, b))
-            effects.append(test(records[a], records[b], alpha, plan.margin, plan.clusters, shared=pooled))
+            effects.append(test(records[a], records[b], alpha, plan.margin, clusters, shared=pooled))
     counted = {at: 1.0 if effect.p is None else effect.p for at, effect in enumerate(effects) if tested[at]}
     adjusted: dict[int, float] = {}
     if family > 1:
@@ -454,7 +470,8 @@ def _not_tested(plan: Plan, records: Records, a: str, b: str, equal: bool) -> st
         if len(rows) < len(plan.seeds)
     ]:
         return f"no test: of {len(plan.seeds)} runs, {' and '.join(lost)} diverged"
-    if all(x.losses("whole.csv").losses == y.losses("whole.csv").losses for x, y in zip(first, second, strict=True)):
+    losses = zip(*([row.losses("whole.csv").losses for row in rows] for rows in (first, second)), strict=True)
+    if all(np.allclose(x, y, rtol=0, atol=_SAME) for x, y in losses):
         return "both computed the same, with equal losses of every text and seed: there is nothing to compare"
     if equal:
         return "both compute the same on texts as short as these, but for rounding: there is nothing to compare"

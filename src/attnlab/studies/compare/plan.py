@@ -30,6 +30,7 @@ from attnlab.config import (
 from attnlab.corpora import Question
 from attnlab.errors import ConfigError, UserError
 from attnlab.lm import stages
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.report.parts import StudyResult
 from attnlab.store import records
 from attnlab.store.folders import is_written
@@ -61,6 +62,7 @@ _QUICK_WORLDS = {"people": "people:300", "stories": "stories:1000", "addition": 
 _SEEDS, _QUICK_SEEDS = 5, 3
 _CHOOSING = 3  # one in so many sentences or questions is for choosing tuned settings
 TUNING, DIVERGED = "tuning.json", "diverged.json"
+_BLOCK = "model.block_size"
 _TUNING_SEED = 1000  # the first seed of tuning: not one of those that are judged
 
 
@@ -72,6 +74,7 @@ class Grid(Study[R]):
     corpus: opt.Corpus | None = None
     dev: opt.Hidden[str | None] = None
     probe: opt.Hidden[tuple[str, ...]] = ()  # sentences to show with their losses; none: the usual ones
+    lengths: opt.Hidden[tuple[int, ...]] = ()  # of longer contexts to measure, as multiples of the block
     facts: opt.Facts | None = None
     exam: Annotated[opt.Exam | None, about("Test questions with answers: a file, or people:dev.")] = None
     preset: Annotated[opt.Preset | None, default("that of the task")] = None
@@ -199,6 +202,7 @@ class Plan(Grid[Any]):
     vary: Annotated[str | None, about("One setting with its values, such as train.lr=0.001,0.002.")] = None
     dev: opt.Dev | None = None
     probe: opt.Probe = ()
+    lengths: Annotated[opt.Numbers, about("Also read running text so many blocks long: 2,4,8."), default("none")] = ()
     all_pairs: Annotated[bool, about("Test every pair, not only each against the first.")] = False
     margin: Annotated[float | None, about("Test equivalence within this share, such as 0.01.")] = None
     tune: Annotated[tuple[str, ...], about("Setting to tune for each, such as train.lr=0.001,0.002; repeatable.")] = ()
@@ -339,6 +343,7 @@ class Plan(Grid[Any]):
             choosing=not self.tune_on,
             variants=tuple(trial for _, _, trial in self.trials()),
             seeds=tuple(itertools.islice(free, self.tune_seeds)),
+            lengths=(),
             tune=(),
             tune_on=None,
         )
@@ -383,6 +388,7 @@ class Plan(Grid[Any]):
         if self.task and task_class(TaskConfig(self.task)).reads == "running text":
             settings = merge({"task": {"options": {"documents": "lines"}}}, settings)
         variants, varied = self.make_variants(preset, settings)
+        self._refuse_lengths(variants[0].settings(0), varied)
         _refuse_other_text([variant.settings(0) for variant in variants], varied.split(","))
         plan = self._with_data(variants[0].settings(0).task)
         if self.probe and not plan.words:
@@ -432,6 +438,18 @@ class Plan(Grid[Any]):
             raise UserError("--corpus, --facts and --exam go together: give all three, or none for built-in data")
         return replace(self, corpus=corpora.training_text(world), facts=f"{world}:train", exam=f"{world}:dev")
 
+    def _refuse_lengths(self, config: RunConfig, varied: str) -> None:
+        """Refuse lengths of what is not running text, or of blocks that differ."""
+        if not self.lengths:
+            return
+        opt.require_distinct("lengths", self.lengths)
+        if max(self.lengths) < 2:
+            raise UserError("--lengths are multiples of the block: give one above 1, such as 2,4,8")
+        if task_class(config.task).reads != "running text":
+            raise UserError(f"--lengths is for running text, not for task {config.task.name}: use --task text")
+        if _BLOCK in (*varied.split(","), *(tuned.setting for tuned in self.tuned)):
+            raise UserError(f"--lengths are multiples of the block, so {_BLOCK} must be the same: vary another setting")
+
     def _of_finished_runs(self) -> Self:
         """The comparison of finished runs, with the data that they were trained on."""
         extra = [name for name in ("task", "vary", "preset", "config", "seeds", "quick", "tune") if getattr(self, name)]
@@ -443,6 +461,7 @@ class Plan(Grid[Any]):
             )
         opened = [Run.open(name) for name in self.names]
         varied, runs = from_runs(opened)
+        self._refuse_lengths(stages.stored_config(opened[0]), varied)
         first, corpus = opened[0], _corpus_of(opened[0])
         _refuse_other_text([stages.stored_config(first)], [varied])
         words = first.record.task.tested != "answers"
@@ -480,6 +499,8 @@ class Plan(Grid[Any]):
             raise UserError(f"{held_out} is too small to choose on one part and judge on another: use --tune-on")
         if self.seen_before == len(self.items):
             raise UserError(f"all of {held_out} is in the training data: measure on other text or questions")
+        if self.lengths:
+            self._refuse_short_texts()
         if self.runs:
             return
         if self.tune:
@@ -490,6 +511,21 @@ class Plan(Grid[Any]):
                 )
             choosing.check()
         super().check()
+
+    def _refuse_short_texts(self) -> None:
+        """Refuse lengths that no measured document has."""
+        if self.runs:
+            run = Run.open(next(iter(self.runs.values())))
+            config, tokenizer = stages.stored_config(run), Tokenizer.load(run.model / "tokenizer.json")
+        else:
+            config = self.variants[0].settings(self.seeds[0])
+            tokenizer = stages.learn_tokenizer(config, self.data.sources(self.corpus, None, running=True))
+        block, longest = config.model.block_size, max(len(tokenizer.encode(line)) + 1 for line in self.sentences)
+        if longest <= block * max(self.lengths):
+            raise UserError(
+                f"--lengths {','.join(map(str, self.lengths))}: the longest document of {self.dev} has {longest:,} tokens, and"
+                f" {max(self.lengths)} blocks are {block * max(self.lengths):,}: give smaller lengths or longer documents"
+            )
 
 
 def _refuse_other_text(configs: Sequence[RunConfig], varied: Sequence[str]) -> None:

@@ -265,6 +265,17 @@ class VariantResult:
     exam: Score | None = None  # of the first seed
 
 
+@dataclass(frozen=True)
+class LongTexts:
+    """Token perplexity of the same tokens, those after the first block of each document, by length of context."""
+
+    lengths: tuple[int, ...]  # the first is the block
+    documents: int
+    perplexities: dict[str, tuple[Spread | None, ...]]  # by variant, at every length; None: it does not read so many
+    gains: tuple[Comparison, ...]  # each variant with a longer context, against itself with a block
+    differences: tuple[Comparison, ...]  # the pairs of the comparison, with each length of context
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComparisonResult(StudyResult):
     """The result of a comparison; the first variant is the reference, and the first figure is tested."""
@@ -281,6 +292,7 @@ class ComparisonResult(StudyResult):
     explanation: dict[str, tuple[str, ...]]  # what a leak is worth, by variant; the last paragraph is the verdict
     published: dict[str, dict[str, float]]  # figures by variant
     lengths: tuple[LengthBar, ...] = ()  # a histogram of the words per sentence
+    long_texts: LongTexts | None = None
 
     @property
     def leaking(self) -> list[str]:

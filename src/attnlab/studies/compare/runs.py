@@ -50,6 +50,7 @@ _SQUARED = 1e7  # characters squared, over all of these texts
 _SAMPLES, _KEPT_SAMPLES = 20, 6  # texts that each model writes, with the same seeds; and those that are kept
 _DISTINCT = 400  # words in which distinct ones are counted: the share falls with the number of words
 _TYPICAL = 500  # texts whose mean length is used
+_LONG = 200  # documents that are read with longer contexts
 
 Files = dict[str, bytes]
 
@@ -66,6 +67,7 @@ class Measured:
     measuring: float  # seconds
     text: Texts | None = None
     answers: Score | None = None
+    long: tuple[int, ...] = ()  # the numbers of the documents that were read with longer contexts
 
 
 def read_measured(folder: Path) -> Measured:
@@ -96,8 +98,12 @@ def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
     text: Texts | None = None
     answers: Score | None = None
     width: int | None = None
+    long: tuple[int, ...] = ()
     if plan.words:
         text, values, files, sentences, width = _on_text(plan, run, model, tokenizer, lines)
+        if plan.lengths:
+            long, in_context = _in_context(plan, model, tokenizer)
+            files |= in_context
     else:
         answers, files, sentences = _on_questions(plan, model, tokenizer)
         values = {"accuracy": answers.accuracy} if answers.accuracy is not None else {}
@@ -109,7 +115,7 @@ def _measure(plan: Grid[Any], run: Run, target: Path) -> None:
     norms = [step.norm for step in run.metrics() if step.norm is not None]
     values |= {"gradient_norm": fmean(norms)} if norms else {}
     values["flops_per_token"] = flops_per_token(model, length, training=True).total
-    measured = Measured(values, readings, round(time.perf_counter() - began, 1), text, answers)
+    measured = Measured(values, readings, round(time.perf_counter() - began, 1), text, answers, long)
     write_folder(target, "measurement", {**files, **more, "measured.json": records.encode(measured)})
 
 
@@ -156,6 +162,30 @@ def _on_text(
     )
     few = [[*begin, *tokenizer.sentence(line, longest)][:longest] for line in some(dev, read_twice(dev))]
     return measured, values, files, few, longest if task.padded else None
+
+
+def _in_context(plan: Grid[Any], model: LanguageModel, tokenizer: Tokenizer) -> tuple[tuple[int, ...], Files]:
+    """The documents that have the longest context, and the losses of their tokens after the block with each that is read."""
+    block = model.config.block_size
+    most = block * max(plan.lengths) + 1
+    encoded = {at: [tokenizer.pad, *tokenizer.sentence(line, most)][:most] for at, line in enumerate(plan.sentences)}
+    long = some([at for at, ids in encoded.items() if len(ids) == most], _LONG)
+    documents, tokens, unknown = [encoded[at] for at in long], (most - 1 - block,) * len(long), (0,) * len(long)
+    files = {}
+    for length in context_lengths(block, plan.lengths):
+        if length <= model.longest:
+            losses = perplexity.context_losses(model, documents, tokenizer.pad, block, length)
+            files[_context_file(length)] = SentenceLosses(tuple(losses), tokens, unknown).to_csv()
+    return tuple(long), files
+
+
+def context_lengths(block: int, multiples: Sequence[int]) -> list[int]:
+    """The lengths of context that are compared, in tokens: the block, and its multiples."""
+    return [block * multiple for multiple in sorted({1, *multiples})]
+
+
+def _context_file(length: int) -> str:
+    return f"context-{length}.csv"
 
 
 def _read_twice(
@@ -413,6 +443,27 @@ class Record:
     def losses(self, name: str) -> SentenceLosses:
         """The losses of the sentences in one of its files."""
         return SentenceLosses.from_csv(read_bytes(self.folder / name).decode())
+
+
+@dataclass(frozen=True)
+class Reading(Record):
+    """A run whose losses are those of long documents with this length of context."""
+
+    length: int
+
+    @property
+    def known(self) -> bool:
+        """Whether its model reads so many tokens."""
+        return is_written(self.folder / _context_file(self.length))
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """Its figure."""
+        return {"dev_token_perplexity": self.losses("").token_perplexity}
+
+    def losses(self, name: str) -> SentenceLosses:
+        """The losses of the documents, whatever the file."""
+        return super().losses(_context_file(self.length))
 
 
 Records = Mapping[str, Sequence[Record]]  # by variant, in the order of the seeds
