@@ -173,7 +173,10 @@ def test_the_changelog_knows_the_version() -> None:
 def test_nothing_is_unpickled() -> None:
     for path in (ROOT / "src").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
-        assert not re.search(r"\bpickle\b|torch\.load\(|torch\.save\(|broadcast_object|gather_object", source), path
+        unsafe = (
+            r"\bpickle\b|torch\.load\((?!.*weights_only=True\)$)|torch\.save\((?!model)|broadcast_object|gather_object"
+        )
+        assert not re.search(unsafe, source, re.MULTILINE), path
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:

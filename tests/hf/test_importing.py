@@ -150,6 +150,11 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(DataError, match="cannot be loaded by transformers"):
         read_folder(tmp_path / "damaged")
+    gpt2(tmp_path / "mute")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "mute" / name).unlink()
+    with pytest.raises(DataError, match=r"has no tokenizer\.json, nor vocab\.json"):
+        read_folder(tmp_path / "mute")
     gpt2(tmp_path / "odd")
     odd = byte_pairs()
     odd.backend_tokenizer.normalizer = normalizers.Lowercase()

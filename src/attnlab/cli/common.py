@@ -129,6 +129,8 @@ def _advice(folder: Path) -> str:
     if not folder.exists():
         return "; `attnlab runs` shows those of this folder"
     named, kind = shlex.quote(str(folder)), kind_of(folder)
+    if folder.is_file():
+        return f": a checkpoint of nanoGPT, minGPT or CS224N becomes a run with `attnlab import {named}`"
     architecture = peek(folder / "config.json").get("model_type")
     if kind == "study":
         verb = "runs show" if is_written(folder / "result.json") else "resume"

@@ -153,6 +153,7 @@ def _measure(
         files["losses.csv"] = measured.to_csv()
         lines = _measured_in_words(measured, counted)
         lines += [f"({seen:,} of {what} were in its training text)"] if seen else []
+    reading["ended"] = not run.record.running_text  # a sentence does not end a document
     summary["probes"] = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
     for row in summary["probes"]:
         lines.append(f"loss {row.loss:6.3f}  perplexity {row.perplexity:10,.1f}  {row.sentence}")

@@ -194,24 +194,40 @@ def export(
 
 @app.command(name="import", group=HUGGING_FACE)
 def import_(
-    source: Annotated[Path, about("Folder with config.json, weights and tokenizer.")],
-    out: Annotated[Path, about("Run folder to write; must not exist.")],
+    source: Annotated[Path, about("Folder of transformers, or file of nanoGPT, minGPT or CS224N.")],
     /,
+    out: Annotated[opt.Out | None, default("runs/import-N")] = None,
     *,
+    chars: Annotated[Path | None, about("File: the text whose characters are its symbols, as in nanoGPT.")] = None,
+    corpus: Annotated[Path | None, about("File: the same, with the symbols □ and ⁇ before them, as in CS224N.")] = None,
+    tokenizer: Annotated[Path | None, about("File: tokenizer.json of GPT-2's pieces, or the folder it is in.")] = None,
+    n_head: Annotated[opt.Whole | None, about("File: heads of its attention, if it does not say.")] = None,
+    activation: Annotated[Literal["gelu", "gelu_tanh"] | None, about("File: another activation than usual.")] = None,
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
-    """Import a GPT-2 folder, or one that export wrote, as a run.
+    """Import a model of transformers, nanoGPT or minGPT as a run.
 
-    Scores and token ids stay equal; what attnlab's model cannot represent is refused.
-    Needs transformers: pip install 'attnlab[hf]'.
+    A folder holds a GPT-2, or what export wrote, and needs transformers: pip install 'attnlab[hf]'.
+    A file is a ckpt.pt of nanoGPT, or weights of minGPT or Stanford's CS224N (.pt, .params); no code
+    in it is run. Scores stay equal; what attnlab's model cannot represent is refused.
     """
-    from attnlab.hf.exchange import import_model
+    target = output_folder(out, "import", "an import")
+    given: dict[str, Any] = {"chars": chars, "corpus": corpus, "tokenizer": tokenizer}
+    given |= {"n_head": n_head, "activation": activation}
+    if source.is_dir():
+        if unused := [name for name, value in given.items() if value is not None]:
+            raise UserError(f"--{unused[0].replace('_', '-')} is for files, and a folder says it: leave it out")
+        from attnlab.hf.exchange import import_model
 
-    require_single_process("an import")
-    run = import_model(source, out, trust_code=trust_code)
+        run = import_model(source, target, trust_code=trust_code)
+    else:
+        from attnlab.hf.checkpoints import import_checkpoint
+
+        run = import_checkpoint(source, target, **given)
     if json:
         show_json({"run": str(run.path), **run.result.known()})
         return
-    console.print(f"{run.result.parameters:,} parameters")
+    model = run.record.settings["model"]
+    console.print(f"{run.result.parameters:,} parameters: {model['n_head']} heads, activation {model['activation']}")
     console.print(f"run folder: {run.path}", soft_wrap=True)

@@ -28,6 +28,7 @@ _MODULES = {
     "describe_tables": "classify",
     "export": "exchange",
     "fine_tune": "classify",
+    "import_checkpoint": "checkpoints",
     "import_model": "exchange",
     "locate": "loading",
     "make_classifier": "classify",

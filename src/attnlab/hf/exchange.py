@@ -35,7 +35,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from attnlab import __version__
-from attnlab.config import ModelConfig, RunConfig, TaskConfig, TokenizerConfig, flatten
+from attnlab.config import ModelConfig, flatten
 from attnlab.corpora.sources import licences_of, public_name
 from attnlab.errors import DataError, UserError, refuse
 from attnlab.store import usercode
@@ -46,15 +46,14 @@ except ImportError:
     raise UserError("transformers is not installed, and exchange needs it: pip install 'attnlab[hf]'") from None
 
 from attnlab.hf.attention import equip, register, register_all
+from attnlab.hf.checkpoints import PROJECTIONS, from_gpt2, gpt2_names, projections_apart, write_run
 from attnlab.hf.loading import load, load_weights, refuse_pickled
 from attnlab.hf.modeling import AttnlabConfig, AttnlabForCausalLM
 from attnlab.inside.look import attentions_of
 from attnlab.lm.model import LanguageModel, count_parameters, load_model
-from attnlab.lm.model import model_files as attnlab_files
 from attnlab.lm.tokenizers import FILL, MASK, PAD, START, STOP, UNKNOWN, WORD_SYMBOLS, Tokenizer, split_words
-from attnlab.store.folders import add_files, refuse_existing, reporting_damage, to_json, write_folder
-from attnlab.store.records import encode
-from attnlab.store.runs import Run, RunRecord, RunResult
+from attnlab.store.folders import refuse_existing, reporting_damage, to_json, write_folder
+from attnlab.store.runs import Run
 
 __all__ = [
     "AttnlabConfig",
@@ -78,15 +77,6 @@ _ACTIVATIONS = {
     "relu2": "relu2",
     "silu": "silu",
 }
-# attnlab's names of weights, and GPT-2's: of the whole model, and of the parts of a block.
-_OUTER = {
-    "tokens.weight": "transformer.wte.weight",
-    "positions.weight": "transformer.wpe.weight",
-    "norm.weight": "transformer.ln_f.weight",
-    "norm.bias": "transformer.ln_f.bias",
-    "head.weight": "lm_head.weight",
-}
-_PARTS = {"norm1": "ln_1", "norm2": "ln_2", "attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.out": "mlp.c_proj"}
 _SIZES = ("n_layer", "n_head", "n_embd", "vocab_size")  # settings with the same name in both
 # In tokenizer_config.json: what attnlab's own tokenizer.json has in place of what is added.
 _ORIGINAL = "attnlab_original"
@@ -108,17 +98,6 @@ def _is_gpt2(config: ModelConfig) -> bool:
     plain = not config.qk_norm and not config.bottleneck and config.activation in _ACTIVATIONS.values()
     block = config.norm == "layer" and config.norm_place == "pre" and config.mlp_ratio > 0
     return set(config.mechanisms) == {"dot"} and config.positions == "learned" and block and plain
-
-
-def _gpt2_names(n_layer: int, tied: bool) -> dict[str, str]:
-    """GPT-2's names of weights by attnlab's, without the projections to queries, keys and values, and without a tied head."""
-    outer = {name: other for name, other in _OUTER.items() if not (tied and name == "head.weight")}
-    return outer | {
-        f"blocks.{layer}.{part}.{kind}": f"transformer.h.{layer}.{other}.{kind}"
-        for layer in range(n_layer)
-        for part, other in _PARTS.items()
-        for kind in ("weight", "bias")
-    }
 
 
 def _transposed(name: str, weight: Tensor) -> Tensor:
@@ -148,13 +127,15 @@ def _to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[transformers.GPT2Con
         """A weight; zeros for the bias of a linear map that has none."""
         return weights[name] if name in weights else torch.zeros(len(weights[name.replace("bias", "weight")]))
 
-    names = _gpt2_names(config.n_layer, config.tied_head)
+    names = {
+        name: other for name, other in gpt2_names(config.n_layer).items() if name != "head.weight" or name in weights
+    }
     tensors = {other: _transposed(other, tensor(name)) for name, other in names.items()}
     for layer in range(config.n_layer):
         for kind in ("weight", "bias"):
-            projections = [tensor(f"blocks.{layer}.attn.heads.{part}.{kind}") for part in ("query", "key", "value")]
+            parts = [tensors.pop(f"transformer.h.{layer}.{part}.{kind}") for part in PROJECTIONS]
             name = f"transformer.h.{layer}.attn.c_attn.{kind}"
-            tensors[name] = _transposed(name, torch.cat(projections))
+            tensors[name] = _transposed(name, torch.cat(parts))
     return gpt2_config, {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 
 
@@ -189,22 +170,16 @@ def _model_config(config: Any) -> ModelConfig:
     )
 
 
-def _from_gpt2(config: Any, tensors: dict[str, Tensor]) -> LanguageModel:
+def _from_gpt2(config: Any, tensors: dict[str, Tensor], folder: Path) -> LanguageModel:
     """attnlab's model with the weights of a GPT-2."""
-    model = LanguageModel(_model_config(config))
-    names = _gpt2_names(config.n_layer, config.tie_word_embeddings)
-    weights = {name: _transposed(other, tensors[other]) for name, other in names.items()}
+    apart = projections_apart({name: _transposed(name, tensor) for name, tensor in tensors.items()})
     for layer in range(config.n_layer):
         # attnlab always divides its scores by the root of the head width.
         scale = 1.0 if config.scale_attn_weights else float((config.n_embd // config.n_head) ** 0.5)
         scale = scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
         for kind in ("weight", "bias"):
-            name = f"transformer.h.{layer}.attn.c_attn.{kind}"
-            query, key, value = _transposed(name, tensors[name]).chunk(3)
-            for part, weight in (("query", query * scale), ("key", key), ("value", value)):
-                weights[f"blocks.{layer}.attn.heads.{part}.{kind}"] = weight
-    model.load_state_dict({name: tensor.detach().float() for name, tensor in weights.items()})
-    return model.eval()
+            apart[f"transformer.h.{layer}.attn.query.{kind}"] *= scale
+    return from_gpt2(_model_config(config), apart, folder)
 
 
 # Tokenizers, out
@@ -448,21 +423,16 @@ def import_model(folder: Path | str, out: Path | str, *, trust_code: bool = Fals
     """Write a model of transformers as a run, on which look, evaluate, generate and finetune work."""
     out = Path(out)
     refuse_existing(out)
-    model, tokenizer = read_folder(folder, trust_code=trust_code)
-    kind = TokenizerConfig(kind=tokenizer.kind)
-    settings = RunConfig(model=model.config, tokenizer=kind, task=TaskConfig(name="spans"))
-    run = Run.create(out, RunRecord("import", settings.to_dict()), usercode.code_files(model.config.mechanism))
-    write_folder(run.path / "model", "model", attnlab_files(model, tokenizer))
-    parameters = sum(weight.numel() for weight in model.parameters())
-    add_files(run.path, {"result.json": encode(RunResult(parameters, imported=Path(folder).name))})
-    return run
+    return write_run(out, *read_folder(folder, trust_code=trust_code), Path(folder).name)
 
 
 def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[LanguageModel, Tokenizer]:
     """The model and tokenizer of a folder of transformers, with equal scores and ids; what has no equal is refused."""
     folder = Path(folder)
     if not (folder / "config.json").is_file():
-        raise DataError(f"{folder} has no config.json: name a folder that save_pretrained wrote")
+        raise DataError(
+            f"{folder} has no config.json: name a folder that save_pretrained wrote, or a file such as ckpt.pt"
+        )
     if (folder / "model").is_dir():
         raise UserError(f"{folder} is already a run of attnlab: use it directly")
     refuse_pickled(folder)
@@ -471,17 +441,27 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
         model = _load_complete(AttnlabForCausalLM, folder, trust_code=trust_code).language_model
     elif config.model_type == "gpt2":
         _model_config(config)  # refuses before the weights are read
-        model = _from_gpt2(config, _load_complete(transformers.GPT2LMHeadModel, folder).state_dict())
+        model = _from_gpt2(config, _load_complete(transformers.GPT2LMHeadModel, folder).state_dict(), folder)
     else:
         raise UserError(
             f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2 and its own exports"
         )
-    published = load(transformers.AutoTokenizer, str(folder), local_files_only=True)
+    return model.eval(), read_tokenizer("AutoTokenizer", folder, model.config.vocab_size)
+
+
+def read_tokenizer(kind: str, folder: Path, rows: int) -> Tokenizer:
+    """The tokenizer of a folder, loaded by a class of transformers, for a model with this many rows."""
+    files = {file.name for file in folder.glob("*.*")}
+    if (
+        "tokenizer.json" not in files and not {"vocab.json", "merges.txt"} <= files
+    ):  # transformers would make an empty one
+        raise DataError(f"{folder} has no tokenizer.json, nor vocab.json and merges.txt: copy the tokenizer there")
+    published = load(kind, str(folder), local_files_only=True)
     with reporting_damage(folder / "tokenizer_config.json"):
-        tokenizer = _tokenizer_from(published, model.config.vocab_size)
-    if tokenizer.size > model.config.vocab_size:
-        raise DataError(f"{folder}: the tokenizer has {tokenizer.size} symbols, the model {model.config.vocab_size}")
-    return model.eval(), tokenizer
+        tokenizer = _tokenizer_from(published, rows)
+    if tokenizer.size > rows:
+        raise DataError(f"{folder}: the tokenizer has {tokenizer.size} symbols, the model {rows}")
+    return tokenizer
 
 
 def _load_complete(kind: Any, folder: Path, **settings: Any) -> Any:

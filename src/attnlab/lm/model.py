@@ -522,12 +522,14 @@ def load_weights(model: LanguageModel, tensors: dict[str, Tensor], folder: Path)
     model.load_state_dict(tensors)
 
 
-def require_fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:
+def require_fit(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str, fix: str = "train it again"
+) -> None:
     """Raise CheckpointError unless tensors have the names, shapes and types of the expected ones, and are finite."""
     for name in [*expected, *(name for name in tensors if name not in expected)]:
         value, other = tensors.get(name), expected.get(name)
         if value is None or other is None or (value.shape, value.dtype) != (other.shape, other.dtype):
-            raise CheckpointError(f"{what} do not fit the model, first at '{name}': train it again")
+            raise CheckpointError(f"{what} do not fit the model, first at '{name}': {fix}")
         if not torch.isfinite(value).all() and not torch.equal(value, other):  # a mask may hold -inf, as it was built
             raise CheckpointError(
                 f"{what} hold NaN or infinity at '{name}': use an older checkpoint, or train with a lower learning rate"

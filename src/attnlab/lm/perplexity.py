@@ -108,15 +108,17 @@ def sentence_losses(
     padded: bool = False,
     spaces: bool = False,
     begin: tuple[int, ...] = (),
+    ended: bool = True,
 ) -> SentenceLosses:
     """Measure the loss of lines, one sentence each, truncated to `longest` tokens (0: the block), as in the task `words`.
 
     `longest` may exceed the block if the model reads longer texts. With `padded`, every sentence is padded to `longest` as in
     training; a correct mechanism is unaffected. With `spaces`, words are split at spaces only, so that punctuation belongs to
-    them. `begin` comes before every line.
+    them. `begin` comes before every line, and the stop symbol ends it if it is `ended`.
     """
     longest = min(longest or model.config.block_size, model.longest)
-    sentences = [[*begin, *tokenizer.sentence(line, longest, spaces=spaces)][:longest] for line in lines]
+    end = [tokenizer.stop] if ended else []
+    sentences = [[*begin, *tokenizer.opening(line, spaces=spaces), *end][:longest] for line in lines]
     for number, ids in enumerate(sentences, start=1):
         if len(ids) < 2:
             raise DataError(f"sentence {number} ({lines[number - 1][:40]!r}) has no token to predict: leave it out")
@@ -216,9 +218,10 @@ def probe(
     longest: int = 0,
     padded: bool = False,
     spaces: bool = False,
+    ended: bool = True,
 ) -> list[Probe]:
     """Return sentences with their losses and perplexities."""
-    scored = sentence_losses(model, tokenizer, sentences, longest, padded, spaces)
+    scored = sentence_losses(model, tokenizer, sentences, longest, padded, spaces, ended=ended)
     rows = zip(sentences, scored.tokens, scored.unknown, scored.losses, strict=True)
     return [Probe(*row, _exp(row[-1])) for row in rows]
 

@@ -294,6 +294,11 @@ def _characters(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
             f"the corpus needs {len(symbols)} symbols, {MASK} and {PAD} included, and model.vocab_size is {vocab_size}:"
             f" set --model.vocab_size {len(symbols)}, or --tokenizer.kind bpe"
         )
+    return character_backend(symbols)
+
+
+def character_backend(symbols: Sequence[str]) -> tokenizers.Tokenizer:
+    """A vocabulary of characters, `□` and `⁇` in this order."""
     vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=MASK))
     backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(_ANY_CHARACTER["Regex"]), "isolated")

@@ -136,7 +136,7 @@ class RunResult:
     best_step: int | None = None
     validation_seconds: float | None = None
     stopped_early: bool = False
-    imported: str = ""  # name of the folder that it was imported from
+    imported: str = ""  # name of the folder or file that it was imported from
 
     def known(self) -> dict[str, float | str]:
         """Return the values that the run has, by name."""
