@@ -598,7 +598,10 @@ def long_row(kept: Store, code: str) -> Row:
         return Row(code, said, found, judge(reported, complete), (complete,), key=code)
     found = f"open: {one['epochs']} of {FULL} epochs reached" + (f"; {after} of 500 other people" if after else "")
     folder = command.rpartition(" ")[2]
-    found += f"; continue with `attnlab resume {folder}`" if one["epochs"] else "; [begin](#commands)"
+    if one.facts.get("lost"):
+        found += "; the run was lost with its machine, [begin anew](#commands)"
+    else:
+        found += f"; continue with `attnlab resume {folder}`" if one["epochs"] else "; [begin](#commands)"
     return Row(code, said, found, "cannot tell", key=code)
 
 
@@ -1145,14 +1148,13 @@ def read_heads(result: Result) -> Kept:
 
 def heads_found(one: Kept) -> str:
     """The heads that matter most and least."""
-    without = sorted(one["without"].items(), key=lambda pair: pair[1])
-    (most, right), *_, (least, still) = without
-    worse = sum((found.high or 0.0) < 0 for found in one.figures.values())
-    found = f"{percent(one['all'])} of {one['items']:,} held-out sums right; without {most} {percent(right)}, without"
-    found += (
-        f" {least} {percent(still)}; worse without any of {worse} of the {len(without)} heads (joint intervals, for"
+    (most, right), *_, (least, still) = sorted(one["without"].items(), key=lambda pair: pair[1])
+    needed = sum((found.high or 0.0) < 0 for found in one.figures.values())
+    return (
+        f"{percent(one['all'])} of {one['items']:,} held-out sums right; without {most} {percent(right)}, without {least}"
+        f" {percent(still)}; {needed} of the {len(one.figures)} heads are needed (joint intervals, for new sums and this one"
+        " run)"
     )
-    return found + " new sums and this one run)"
 
 
 def read_trained(result: Result) -> Kept:
@@ -1677,7 +1679,7 @@ PARTS = {
         """Three groups of 500 people occur here. *The exam's*: those of the reports, whose answers this repository does not
         have. *Other people*: the last 500 of the course's 2,000 training questions, shuffled by seed 0 and not trained on.
         *People who are in no training question*: 500 further ones, scored outside this repository. Fine-tuning alone has all
-        of its 75 epochs. B5, B6 and B9 need 650 epochs of pretraining; the commands that continue them are in the
+        of its 75 epochs. B5, B6 and B9 need 650 epochs of pretraining; the commands are in the
         [appendix](#commands). More on attnlab's own recipe: [results.md](results.md).""",
     ),
     "C": (
