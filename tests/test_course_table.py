@@ -22,6 +22,7 @@ from attnlab.measure import approximation
 from attnlab.store.folders import write_folder
 from attnlab.store.records import encode
 from attnlab.studies.reports import Reports
+from test_package import understood
 
 ROOT = Path(__file__).parents[1]
 
@@ -199,6 +200,89 @@ def test_invalid_and_open_rows_say_so(course: Any, rows: Any) -> None:
             assert re.fullmatch(r"open: \d+ of 650 epochs reached.*", named[code].found)
 
 
+# Part F
+
+
+def test_every_command_of_newer_courses_is_understood_and_every_test_exists(course: Any) -> None:
+    kept = course.read_store()
+    assert len(course.items(kept)) >= 13
+    for item in course.items(kept):
+        assert item.typed(kept), item.topic
+        assert all(understood(command) for command in item.typed(kept))
+        assert (ROOT / item.test).is_file(), item.test
+    for one in course.PARITIES:
+        file, _, name = one.test.partition("::")
+        (body,) = re.findall(
+            rf"^def {name}\(.*?(?=^def |^@|\Z)", (ROOT / file).read_text("utf-8"), re.DOTALL | re.MULTILINE
+        )
+        for most in one.most.split(", "):
+            assert ("equal(" in body or "==" in body) if most == "equal" else most in body, (name, most)
+
+
+def test_newer_courses_have_no_verdicts_and_count_nowhere(course: Any, rows: Any) -> None:
+    text = (ROOT / "docs/course.md").read_text(encoding="utf-8")
+    counted = re.findall(r"^\| \*\*[a-z ]+\*\* \| .* \| (\d+) \|$", text, flags=re.MULTILINE)
+    assert sum(map(int, counted)) == len(rows)
+    (part,) = re.findall(r"^## F\..*?(?=^## )", text, flags=re.DOTALL | re.MULTILINE)
+    assert (
+        len(re.findall(r"^\| ", part, flags=re.MULTILINE))
+        == len(course.items(course.read_store())) + len(course.PARITIES) + 2
+    )
+    assert not [row for row in rows if row.line() in part]
+    assert set(re.findall(r"\| ([a-z ]+) \|$", part, flags=re.MULTILINE)) == {"tested in", "test"}
+
+
+def changed(name: str, ratio: float, p: float, below: str = "baseline") -> dict[str, Any]:
+    read = {"sentences": 267, "seeds": 3}
+    effect = {"value": ratio, "low": ratio - 0.1, "high": ratio + 0.1, "p": p, "perplexities": read}
+    return {"a": name, "b": below, "effect": effect, "adjusted": None}
+
+
+def test_changes_become_findings_with_their_trials(course: Any, tmp_path: Path) -> None:
+    tried = {"baseline": (20.0, 10.0, 15.0), "model.norm=none": (90.0, 40.0, 13.0), "model.positions=none": (9, 12, 30)}
+    tuning = {
+        "items": 133,
+        "chosen": dict.fromkeys(tried),
+        "trials": [
+            {"variant": name, "values": {"train.lr": rate}, "figure": figure}
+            for name, each in tried.items()
+            for rate, figure in zip((0.002, 0.006, 0.018), each, strict=True)
+        ],
+    }
+    result = {
+        "variants": [
+            {"name": name, "values": {"dev_token_perplexity": {"mean": mean}}}
+            for name, mean in (("baseline", 10.0), ("model.norm=none", 13.0), ("model.positions=none", 9.5))
+        ],
+        "comparisons": [changed("model.norm=none", 1.3, 0.001), changed("model.positions=none", 0.95, 0.4)],
+        "tuning": tuning,
+    }
+    write_folder(tmp_path / "ablations", "study", {"result.json": json.dumps(result).encode()})
+    write_folder(
+        tmp_path / "ablations-cumulative", "study", {"result.json": json.dumps({**result, "tuning": None}).encode()}
+    )
+    kept = course.found_in(tmp_path)
+    norms, positions = (course.changes_found(kept["ablations"], name) for name in ("model.norm", "model.positions"))
+    assert norms == "baseline 10.0; `model.norm=none` 13.0: 30.0 % (20.0 to 40.0 %) (267 stories x 3 seeds)"
+    assert "9.5: -5.0 % (-15.0 to 5.0 %), no difference shown" in positions
+    rates = course.rates_found(kept["ablations"])
+    assert "0.002: 20.0, 0.006: 10.0 and 0.018: 15.0. Best: 0.002 for model.positions=none; 0.006 for baseline" in rates
+    assert rates.endswith("perhaps not its best: model.norm=none and model.positions=none")
+    assert "trials" not in kept["ablations-cumulative"].facts
+
+
+def test_heads_of_a_model_become_a_finding(course: Any) -> None:
+    ends = ((1, 0.1, -0.9, -0.8), (2, 0.85, -0.1, 0.05))
+    heads = [
+        {"layer": 1, "head": at, "value": left, "change": low, "low": low, "high": high} for at, left, low, high in ends
+    ]
+    found = course.heads_found(course.read_heads({"heads": heads, "value": 0.9, "items": 200}))
+    assert found.startswith(
+        "90.0 % of 200 held-out sums right; without layer 1, head 1 10.0 %, without layer 1, head 2 85.0 %"
+    )
+    assert "1 of the 2 heads are needed" in found
+
+
 def test_without_studies_the_page_has_what_is_computed(course: Any) -> None:
     found = course.parts({})
     assert [row.code for row in found["B"]] == ["B5", "B6", "B9"]
@@ -206,6 +290,7 @@ def test_without_studies_the_page_has_what_is_computed(course: Any) -> None:
     assert found["C"] == found["D"] == found["E"] == []
     assert [row.code for row in found["appendix"]] == ["B1", "B6", "B9", "D", "B7"]
     assert "not run: reports" in course.page({})
+    assert [item.topic for item in course.items({}) if item.study] == []
 
 
 def test_what_is_kept_comes_back_as_it_was(course: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ def test_corpus_show_counts_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.count("<START>") == 4  # as input, and in x
     assert call("corpus", "show", "--corpus", "prose:400", "--json") == 0  # the default task, in characters
     assert json.loads(capsys.readouterr().out)["words"] is None
+    assert call("corpus", "show", "--corpus", "prose:400", "--preset", "nano-words", "--json") == 0  # the preset's
+    assert json.loads(capsys.readouterr().out)["words"]["sentences"] == 400
 
 
 @pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])

@@ -15,63 +15,8 @@ from attnlab.design.check import Outcome, parse
 from attnlab.errors import UserError
 from attnlab.measure.remote import Remote
 
-CODE = """
-import math
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-class MLP(nn.Module):
-    def __init__(self, n_embd):
-        super().__init__()
-        self.fc, self.proj = nn.Linear(n_embd, 4 * n_embd), nn.Linear(4 * n_embd, n_embd)
-
-    def forward(self, x):
-        return self.proj(F.gelu(self.fc(x)))
-
-class Attention(nn.Module):
-    def __init__(self, n_embd, n_head, block_size):
-        super().__init__()
-        self.n_head = n_head
-        self.q, self.k, self.v, self.proj = (nn.Linear(n_embd, n_embd) for _ in range(4))
-
-    def forward(self, x):
-        q, k, v = (part(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        scores = q @ k.mT / math.sqrt(q.shape[-1])
-        weights = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1) > 0, -math.inf).softmax(-1)
-        return self.proj((weights @ v).transpose(1, 2).flatten(2)), weights
-
-class Block(nn.Module):
-    def __init__(self, n_embd, n_head, block_size):
-        super().__init__()
-        self.ln1, self.ln2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
-        self.attn, self.mlp = Attention(n_embd, n_head, block_size), MLP(n_embd)
-
-    def forward(self, x):
-        x = x + self.attn(self.ln1(x))[0]
-        return x + self.mlp(self.ln2(x))
-
-class Model(nn.Module):
-    def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocab_size, n_embd), nn.Embedding(block_size, n_embd)
-        self.h = nn.ModuleList(Block(n_embd, n_head, block_size) for _ in range(n_layer))
-        self.ln, self.head = nn.LayerNorm(n_embd), nn.Linear(n_embd, vocab_size, bias=False)
-
-    def forward(self, ids, targets=None):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
-        for block in self.h:
-            x = block(x)
-        return self.head(self.ln(x)), None
-
-def loss(logits, targets):
-    return -logits.log_softmax(-1).gather(-1, targets[..., None]).mean()
-
-def generate(model, tokens, count):
-    for _ in range(count):
-        tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], dim=1)
-    return tokens
-"""
+EXAMPLES = Path(__file__).parents[2] / "examples/sheets"
+CODE = (EXAMPLES / "f2.py").read_text("utf-8")
 NAMES = (
     '{"heads.query" = "q", "heads.key" = "k", "heads.value" = "v", "attn.out" = "attn.proj", "mlp.up" = "mlp.fc",'
     ' "mlp.out" = "mlp.proj", norm1 = "ln1", norm2 = "ln2", norm = "ln", blocks = "h", tokens = "wte", positions = "wpe"}'
@@ -122,6 +67,14 @@ def marked(
     (folder / "ann.toml").write_text(f'it = "code.py:{name}"\n', "utf-8")
     (folder / "code.py").write_text(code.replace(old, new) if old else code, "utf-8")
     return mark(folder / "sheet.toml", folder / "ann.toml", trust_code=True, sandbox=False).students[0].outcomes[0]
+
+
+def test_the_example_is_right(here: None) -> None:
+    sheet, answers = (EXAMPLES / name for name in ("f2.toml", "f2-right.toml"))
+    marks = mark(sheet, answers, trust_code=True, sandbox=False).students[0]
+    assert [(one.name, one.message) for one in marks.outcomes] == [
+        (name, "equal to the reference") for name in ("mlp", "attention", "model", "loss", "generate")
+    ]
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -29,7 +29,11 @@ def corpus_show(
     *,
     corpus: Annotated[opt.Corpus, about("Text: a file, people:300:x4, prose or stories.")] = "people",
     facts: opt.Facts | None = None,
-    task: Annotated[str, about("Task: text, spans, recall, questions or words.")] = "spans",
+    task: Annotated[
+        str | None,
+        about("Task: text, spans, recall, questions, words or addition."),
+        default("spans, or that of --preset"),
+    ] = None,
     preset: Annotated[
         opt.Preset | None, about("Preset of the tokenizer."), default("mingpt, nano-words or small, by task")
     ] = None,
@@ -52,6 +56,7 @@ def corpus_show(
     from attnlab.tasks.guess import guess_task
 
     at_least_one("n", n)
+    task = task or (resolve(preset).task.name if preset else "spans")
     chosen = task_class(TaskConfig(task))
     if facts is None and chosen.reads == "questions" and corpora.is_built_in(corpus):
         facts = "people:train"
