@@ -31,8 +31,8 @@ def corpus_show(
     facts: opt.Facts | None = None,
     task: Annotated[
         str | None,
-        about("Task: text, spans, recall, questions, words or addition."),
-        default("spans, or that of --preset"),
+        about("Task, as of attnlab pretrain."),
+        default("spans, or of --preset"),
     ] = None,
     preset: Annotated[
         opt.Preset | None, about("Preset of the tokenizer."), default("mingpt, nano-words or small, by task")
