@@ -92,6 +92,7 @@ class Entry:
     defect: str = ""
     weights: _Weights = "own"
     knobs: tuple[str, ...] = ()
+    ordered: bool = False
 
     @property
     def short_name(self) -> str:
@@ -205,14 +206,24 @@ def mechanism(
     defect: str = "",
     weights: _Weights = "own",
     knobs: tuple[str, ...] = (),
+    ordered: bool = False,
 ) -> Callable[[C], C]:
     """Register an attention mechanism.
 
     `defect` declares a mechanism wrong on purpose, `weights` how it relates to dot-product attention, and `knobs`
-    names the options that trade cost for accuracy.
+    names the options that trade cost for accuracy. One that is `ordered` knows the order of tokens by itself: rotary
+    positions are for the other layers of its model.
     """
     return _register(
-        "mechanism", name, paper=paper, cost=cost, causal=causal, defect=defect, weights=weights, knobs=knobs
+        "mechanism",
+        name,
+        paper=paper,
+        cost=cost,
+        causal=causal,
+        defect=defect,
+        weights=weights,
+        knobs=knobs,
+        ordered=ordered,
     )
 
 

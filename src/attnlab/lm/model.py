@@ -68,7 +68,7 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
         raise ConfigError(
             f"mechanism '{entry.name}' cannot be causal: choose another, since a language model must not see the future"
         )
-    rotary = config.layer_positions[layer % len(config.layer_positions)] == "rotary"
+    rotary = config.layer_positions[layer % len(config.layer_positions)] == "rotary" and not entry.ordered
     rotation = ops.Rotary(config.rotary_layout, config.rotary_base, config.rotary_fraction)
     if rotary and not entry.accepts("rotary"):
         raise ConfigError(f"mechanism '{entry.name}' has no rotary positions: set --model.positions learned")

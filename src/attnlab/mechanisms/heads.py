@@ -87,28 +87,26 @@ class Heads(nn.Module):
 
 
 class KeyValueCache:
-    """The keys and values seen so far, all of them or the last `keep`."""
+    """The keys, values and whatever else is kept per token, of all tokens seen or the last `keep`."""
 
     def __init__(self, keep: int | None = None) -> None:
         self.length = 0
         self.keep = keep
-        self._stored: tuple[Tensor, Tensor] | None = None
+        self._stored: list[Tensor] = []
 
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values; return all that are kept."""
-        self.length += k.shape[2]
-        if self._stored is not None:
-            k, v = torch.cat([self._stored[0], k], dim=2), torch.cat([self._stored[1], v], dim=2)
-        start = 0 if self.keep is None else max(0, k.shape[2] - self.keep)
-        self._stored = k[:, :, start:], v[:, :, start:]
-        return k, v
+    def append(self, *new: Float[Tensor, "B G T _"]) -> list[Float[Tensor, "B G S _"]]:
+        """Append what is kept of new tokens, such as keys and values; return it for all tokens that were kept."""
+        self.length += new[0].shape[2]
+        seen = [torch.cat(parts, dim=2) for parts in zip(self._stored, new, strict=True)] if self._stored else [*new]
+        start = 0 if self.keep is None else max(0, seen[0].shape[2] - self.keep)
+        self._stored = [part[:, :, start:] for part in seen]
+        return seen
 
     def select(self, rows: Int[Tensor, " R"]) -> KeyValueCache:
         """A cache of these texts, which may be repeated: to continue one text in several ways."""
         chosen = KeyValueCache(self.keep)
         chosen.length = self.length
-        if self._stored is not None:
-            chosen._stored = self._stored[0].index_select(0, rows), self._stored[1].index_select(0, rows)
+        chosen._stored = [part.index_select(0, rows) for part in self._stored]
         return chosen
 
 
@@ -137,7 +135,9 @@ class Attention(nn.Module):
     """Heads, weights over tokens, output projection: a mechanism adds its `pattern` and a `fast` path.
 
     Abstract. `pattern` is the readable reference, also for new tokens of a text (fewer queries than keys); it is used when
-    `hook_pattern` is watched. `fast` gives the same averages for a whole text.
+    `hook_pattern` is watched. `fast` gives the same averages for a whole text. What a mechanism reads from its input
+    besides, such as gates or the keys of an indexer, it adds to the queries and keys as more channels, in `project`; so it is
+    in the cache as well.
     """
 
     bounded = False  # whether it has something for every position of the block, and so takes no longer texts
@@ -193,10 +193,14 @@ class Attention(nn.Module):
             raise ValueError(
                 "a cache is for generation, and a bidirectional layer cannot generate: call it without one"
             )
-        q, k, v = self.tapped(*self.heads(x, start))
-        return self.finish(
-            self.dispatch(q, k, v, padding) if cache is None else self.decode_step(q, k, v, padding, cache)
-        )
+        q, k, v = self.project(x, start)
+        if cache is None:
+            return self.finish(self.dispatch(q, k, v, padding), x)
+        return self.finish(self.decode_step(q, k, v, padding, cache), x)
+
+    def project(self, x: Float[Tensor, "B T D"], start: int) -> list[Float[Tensor, "B _ T _"]]:
+        """Queries, keys and values of tokens at positions from `start` on."""
+        return self.tapped(*self.heads(x, start))
 
     def across(
         self,
@@ -209,15 +213,15 @@ class Attention(nn.Module):
         q, k, v = self.tapped(*self.heads(x, source=source))
         if cache is not None:
             k, v = cache.append(k, v)
-        return self.finish(self.averages(self.pattern(q, k, mask), v))
+        return self.finish(self.averages(self.pattern(q, k, mask), v), x)
 
     def tapped(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
         """Pass through the taps, whose layout is [batch, token, head, ...], as is usual in the field."""
         taps = zip((self.hook_q, self.hook_k, self.hook_v), (q, k, v), strict=True)
         return [tap(x.transpose(1, 2)).transpose(1, 2) for tap, x in taps]
 
-    def finish(self, z: Tensor) -> Tensor:
-        """Concatenate and project the averages of the heads."""
+    def finish(self, z: Tensor, x: Tensor) -> Tensor:
+        """Concatenate and project the averages of the heads; `x` is the input, for gates."""
         return self.out(self.hook_z(z.transpose(1, 2)).flatten(2))
 
     def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: Any) -> Tensor:

@@ -234,7 +234,7 @@ def _core(case: Case, inputs: Inputs) -> Work:
     module = build(case)
     assert isinstance(module, Attention)
     with torch.no_grad():
-        shapes = [(part.shape[1], part.shape[3]) for part in module.heads(torch.zeros(1, 1, case.n_embd))]
+        shapes = [(part.shape[1], part.shape[3]) for part in module.project(torch.zeros(1, 1, case.n_embd), 0)]
     outside = {id(parameter) for part in (module.heads, module.out) for parameter in part.parameters()}
     learned = [
         parameter for parameter in module.parameters() if id(parameter) not in outside and parameter.requires_grad
