@@ -241,8 +241,8 @@ def judge_references(only: Sequence[str], limits: Limits) -> Iterator[Verdict]:
 def step_time(name: str, context: int) -> tuple[float, int]:
     """Seconds to decode one token after a context, the shortest of 50; and how many numbers the cache holds."""
     torch.manual_seed(0)
-    module, times = build(Case(name, tokens=LEAST_TOKENS)).eval(), []
-    cache: Any = module.new_cache()
+    module: Any = build(Case(name, tokens=LEAST_TOKENS)).eval()
+    cache, times = module.new_cache(), []
     with torch.no_grad():
         for start in range(0, context, 1000):
             module(torch.randn(1, min(1000, context - start), 256), cache=cache)

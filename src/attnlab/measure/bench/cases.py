@@ -2,8 +2,9 @@
 
 Attention itself is what torch's `scaled_dot_product_attention` does: queries, keys and values are given, the averages and
 the gradients of all three (and of what else the mechanism learns there) are computed. Mechanisms built on `Attention` are
-timed this way, and a ratio to SDPA is fair; so are those built on `Recurrent`, which are given their gates too. A mechanism with a `forward` of its own, or a user's module, is timed whole, from
-residual stream to residual stream with its projections, and its baseline is a whole `dot`.
+timed this way, and a ratio to SDPA is fair; so are those built on `Recurrent`, which are given their gates too. A mechanism
+with a `forward` of its own, or a user's module, is timed whole, from residual stream to residual stream with its projections,
+and its baseline is a whole `dot`.
 
 All cases of a length get the same tensors, laid out as in a model: tokens before heads.
 """
