@@ -43,8 +43,16 @@ class GatedDelta(Recurrent):
         value_width: int = 0,
         bias: bool = False,
     ) -> None:
-        sizes = {"key_heads": key_heads, "key_width": key_width, "value_width": value_width}
-        super().__init__(n_embd, n_head, conv=conv, unit=True, bias=bias, **sizes)
+        super().__init__(
+            n_embd,
+            n_head,
+            conv=conv,
+            unit=True,
+            key_heads=key_heads,
+            key_width=key_width,
+            value_width=value_width,
+            bias=bias,
+        )
         self.decay = Decay(n_embd, n_head)
         self.strength = nn.Linear(n_embd, n_head, bias=False)
         self.most = 2.0 if negative else 1.0

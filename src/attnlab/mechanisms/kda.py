@@ -28,8 +28,17 @@ class KimiDelta(Recurrent):
         self, n_embd: int, n_head: int, block_size: int, *, conv: int = 4, head_width: int = 0, bias: bool = False
     ) -> None:
         width = head_width or n_embd // n_head
-        sizes = {"key_width": width, "value_width": width, "gate_rank": width}
-        super().__init__(n_embd, n_head, conv=conv, unit=True, gate="sigmoid", bias=bias, **sizes)
+        super().__init__(
+            n_embd,
+            n_head,
+            conv=conv,
+            unit=True,
+            gate="sigmoid",
+            gate_rank=width,
+            key_width=width,
+            value_width=width,
+            bias=bias,
+        )
         self.decay = Decay(n_embd, n_head, channels=width, rank=width)
         self.strength = nn.Linear(n_embd, n_head, bias=False)
 

@@ -45,8 +45,18 @@ class Mamba2(Recurrent):
         conv: int = 4,
         bias: bool = False,
     ) -> None:
-        sizes = {"key_heads": groups, "key_width": state, "value_width": int(expand * n_embd) // n_head}
-        super().__init__(n_embd, n_head, conv=conv, conv_bias=True, scaled=False, norm="gated", bias=bias, **sizes)
+        super().__init__(
+            n_embd,
+            n_head,
+            conv=conv,
+            conv_bias=True,
+            scaled=False,
+            norm="gated",
+            key_heads=groups,
+            key_width=state,
+            value_width=round(expand * n_embd / n_head),
+            bias=bias,
+        )
         self.decay = Decay(n_embd, n_head)
         self.skip = nn.Parameter(torch.ones(n_head))
 

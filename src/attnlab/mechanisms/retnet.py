@@ -44,14 +44,21 @@ class Retention(Recurrent):
         head_width: int = 0,
         bias: bool = False,
     ) -> None:
-        sizes = {"key_width": head_width, "value_width": head_width}
-        if form == "retnet":
-            super().__init__(n_embd, n_head, conv=conv, silu=conv > 0, bias=bias, **sizes)
-            decay = torch.log1p(-(2.0 ** (-5.0 - torch.arange(n_head))))
-        else:
-            super().__init__(n_embd, n_head, conv=conv, scaled=False, gate="sigmoid", norm="all", bias=bias, **sizes)
-            decay = -(2.0 ** (-8.0 * torch.arange(1, n_head + 1) / n_head))
-        self.rotary = form == "retnet"
+        lightning, heads = form == "lightning", torch.arange(n_head)
+        super().__init__(
+            n_embd,
+            n_head,
+            conv=conv,
+            silu=lightning or conv > 0,
+            scaled=not lightning,
+            gate="sigmoid" if lightning else "silu",
+            norm="all" if lightning else "head",
+            key_width=head_width,
+            value_width=head_width,
+            bias=bias,
+        )
+        self.rotary = not lightning
+        decay = -(2.0 ** (-8.0 * (heads + 1) / n_head)) if lightning else torch.log1p(-(2.0 ** (-5.0 - heads)))
         self.register_buffer("decay", decay[:, None])  # saved: in MiniMax it also depends on the layer
 
     def encode(self, part: Float[Tensor, "B T H K"], start: int) -> Float[Tensor, "B T H K"]:
