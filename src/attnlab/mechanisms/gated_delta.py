@@ -22,12 +22,37 @@ class GatedDelta(Recurrent):
         tokens of the short convolution before queries, keys and values; 0: none
     negative
         strengths up to 2, with which the state can also change sign (arXiv:2411.12537)
+    key_heads
+        heads of queries and keys, each for as many heads of values; 0: one each
+    key_width
+        channels of a query or key; 0: n_embd / n_head
+    value_width
+        channels of a value; 0: n_embd / n_head
     """
 
     def __init__(
-        self, n_embd: int, n_head: int, block_size: int, *, conv: int = 4, negative: bool = False, bias: bool = False
+        self,
+        n_embd: int,
+        n_head: int,
+        block_size: int,
+        *,
+        conv: int = 4,
+        negative: bool = False,
+        key_heads: int = 0,
+        key_width: int = 0,
+        value_width: int = 0,
+        bias: bool = False,
     ) -> None:
-        super().__init__(n_embd, n_head, conv=conv, unit=True, bias=bias)
+        super().__init__(
+            n_embd,
+            n_head,
+            conv=conv,
+            unit=True,
+            key_heads=key_heads,
+            key_width=key_width,
+            value_width=value_width,
+            bias=bias,
+        )
         self.decay = Decay(n_embd, n_head)
         self.strength = nn.Linear(n_embd, n_head, bias=False)
         self.most = 2.0 if negative else 1.0

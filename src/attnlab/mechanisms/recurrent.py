@@ -4,13 +4,12 @@
     S <- decay · S;  S <- S + k (write · v - Sᵀ (erase · k))ᵀ;  output = Sᵀ q      (kernels/scan.py)
 
 A mechanism is a `Recurrent` that defines its `gates`. The output of each head is normalised, multiplied by a gate and
-projected. The order of tokens is in the state, so no positions are added.
+projected. The order of tokens is in the state, so a mechanism is registered as `ordered`: the model adds no positions.
 """
 
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -32,6 +31,7 @@ class Gates(NamedTuple):
     decay: Float[Tensor, "B T H #K"] | None = None  # logarithm of the factor that the state keeps
     write: Float[Tensor, "B T H"] | None = None  # strength of the new value
     erase: Float[Tensor, "B T H #K"] | None = None  # strength with which the old value of the key is removed
+    skip: Float[Tensor, " H"] | None = None  # share of its own value that is added to the output of a token
 
 
 class RecurrentCache:
@@ -54,9 +54,10 @@ class RecurrentCache:
 class ShortConvolution(nn.Module):
     """Each channel becomes a weighted sum of its last `width` tokens."""
 
-    def __init__(self, channels: int, width: int) -> None:
+    def __init__(self, channels: int, width: int, bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(channels, width).uniform_(-(width**-0.5), width**-0.5))
+        self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
 
     def forward(self, x: Float[Tensor, "B T D"], recent: Float[Tensor, "B R D"] | None) -> tuple[Tensor, Tensor]:
         """Return the sums, and the inputs that the next tokens need."""
@@ -64,7 +65,14 @@ class ShortConvolution(nn.Module):
         before = x.new_zeros(len(x), width - 1, x.shape[-1]) if recent is None else recent
         inputs = torch.cat([before, x], dim=1)
         parts = (inputs[:, shift : shift + x.shape[1]] * self.weight[:, shift] for shift in range(width))
-        return sum(parts, torch.zeros(())), inputs[:, x.shape[1] :]
+        return sum(parts, torch.zeros(()) if self.bias is None else self.bias), inputs[:, x.shape[1] :]
+
+
+def projection(inputs: int, outputs: int, rank: int = 0, bias: bool = False) -> nn.Module:
+    """A matrix, or the product of two that meet in `rank` channels."""
+    if not rank:
+        return nn.Linear(inputs, outputs, bias=bias)
+    return nn.Sequential(nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=bias))
 
 
 class Decay(nn.Module):
@@ -77,29 +85,46 @@ class Decay(nn.Module):
     def __init__(self, n_embd: int, n_head: int, channels: int = 1, rank: int = 0) -> None:
         super().__init__()
         self.n_head = n_head
-        self.down = nn.Linear(n_embd, rank, bias=False) if rank else None
-        self.up = nn.Linear(rank or n_embd, n_head * channels, bias=False)
+        self.projection = projection(n_embd, n_head * channels, rank)
         step = torch.empty(n_head * channels).uniform_(math.log(1e-3), math.log(0.1)).exp()
         self.bias = nn.Parameter(step + (-(-step).expm1()).log())  # the inverse of softplus
         self.rate = nn.Parameter(torch.empty(n_head).uniform_(1, 16).log())
 
     def steps(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H K"]:
         """The positive step size of every token."""
-        projected = self.up(x if self.down is None else self.down(x))
-        return F.softplus(ops.single(projected) + self.bias).unflatten(-1, (self.n_head, -1))
+        return F.softplus(ops.single(self.projection(x)) + self.bias).unflatten(-1, (self.n_head, -1))
+
+    def over(self, steps: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T H K"]:
+        """The logarithms of the decays over steps of these sizes."""
+        return -self.rate.exp()[:, None] * steps
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H K"]:
         """Return the logarithms of the decays."""
-        return -self.rate.exp()[:, None] * self.steps(x)
+        return self.over(self.steps(x))
 
 
 class Recurrent(nn.Module):
     """Projections, short convolution, recurrence, gated output: a mechanism adds its `gates`. Abstract.
 
     `hook_pattern` shows the weights of the closed form, and when it is watched they compute the outputs.
+
+    Parameters
+    ----------
+    conv, conv_bias
+        width of the short convolution, 0 for none, and whether it adds a bias
+    silu, unit, scaled
+        whether queries, keys and values pass through SiLU, whether queries and keys are scaled to length one, and whether
+        queries are divided by the root of their width
+    gate, gate_rank
+        activation of the gate of the output, and the rank of its projection, 0 for full
+    norm
+        what is normalised: the output of each head, that of all heads together, or all heads after the gate
+    key_heads, key_width, value_width
+        heads of queries and keys, each for as many heads of values, 0 for one each; channels per head, 0 for n_embd / n_head
     """
 
     bounded = False
+    ordered = True
 
     def __init__(
         self,
@@ -107,33 +132,49 @@ class Recurrent(nn.Module):
         n_head: int,
         *,
         conv: int = 0,
-        activation: Literal["silu", "none"] = "silu",
+        conv_bias: bool = False,
+        silu: bool = True,
         unit: bool = False,
+        scaled: bool = True,
         gate: Literal["silu", "sigmoid", "none"] = "silu",
+        gate_rank: int = 0,
+        norm: Literal["head", "all", "gated"] = "head",
+        key_heads: int = 0,
         key_width: int = 0,
+        value_width: int = 0,
         bias: bool = False,
     ) -> None:
         super().__init__()
-        if conv < 0:
-            raise ConfigError(f"conv is the width of the short convolution, 0 for none, not {conv}")
-        width = n_embd // n_head
-        self.n_head, self.key_width, self.unit = n_head, key_width or width, unit
-        keys = n_head * self.key_width
+        if min(conv, key_heads, key_width, value_width) < 0:
+            raise ConfigError("widths and numbers of heads are at least 1, or 0 for the default")
+        self.n_head, self.key_heads = n_head, key_heads or n_head
+        if n_head % self.key_heads:
+            raise ConfigError(
+                f"{n_head} heads cannot share {key_heads} heads of keys: choose a number that divides them"
+            )
+        self.key_width, width = key_width or n_embd // n_head, value_width or n_embd // n_head
+        self.unit, self.norm_after_gate, self.epsilon = unit, norm == "gated", NORM_EPSILON
+        self.scale = self.key_width**-0.5 if scaled else 1.0
+        keys, values = self.key_heads * self.key_width, n_head * width
         self.query = nn.Linear(n_embd, keys, bias=bias)
         self.key = nn.Linear(n_embd, keys, bias=bias)
-        self.value = nn.Linear(n_embd, n_embd, bias=bias)
-        self.conv = ShortConvolution(2 * keys + n_embd, conv) if conv else None
-        self.activation = F.silu if activation == "silu" else None
-        self.norm = nn.Parameter(torch.ones(width))
-        self.gate = None if gate == "none" else nn.Linear(n_embd, n_embd, bias=bias)
+        self.value = nn.Linear(n_embd, values, bias=bias)
+        self.conv = ShortConvolution(2 * keys + values, conv, conv_bias) if conv else None
+        self.activation = F.silu if silu else None
+        self.norm = nn.Parameter(torch.ones(width) if norm == "head" else torch.ones(n_head, width))
+        self.gate = None if gate == "none" else projection(n_embd, values, gate_rank, bias)
         self.gate_activation = F.silu if gate == "silu" else torch.sigmoid
-        self.out = nn.Linear(n_embd, n_embd, bias=bias)
+        self.out = nn.Linear(values, n_embd, bias=bias)
         self.hook_q, self.hook_k, self.hook_v = Tap(), Tap(), Tap()
         self.hook_pattern, self.hook_z = Tap(), Tap()
 
     def gates(self, x: Float[Tensor, "B T D"]) -> Gates:
         """Return what every token does to the state."""
         raise NotImplementedError
+
+    def encode(self, part: Float[Tensor, "B T H K"], start: int) -> Float[Tensor, "B T H K"]:
+        """Queries or keys of tokens from position `start` on as the state meets them."""
+        return part * (part.square().sum(-1, keepdim=True) + NORM_EPSILON).rsqrt() if self.unit else part
 
     def new_cache(self) -> RecurrentCache:
         """An empty cache for generation."""
@@ -152,7 +193,7 @@ class Recurrent(nn.Module):
 
     def project(
         self, x: Float[Tensor, "B T D"], hidden: Bool[Tensor, "B T 1"] | None, cache: RecurrentCache | None
-    ) -> list[Float[Tensor, "B T H C"]]:
+    ) -> list[Float[Tensor, "B T H _"]]:
         """Queries, keys and values, each token mixed with those before it; hidden tokens are mixed into none."""
         mixed = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)
         if hidden is not None:
@@ -162,11 +203,12 @@ class Recurrent(nn.Module):
             if cache is not None:
                 cache.recent = recent.detach()
         mixed = mixed if self.activation is None else self.activation(mixed)
-        keys = self.n_head * self.key_width
-        parts = [part.unflatten(-1, (self.n_head, -1)) for part in mixed.split([keys, keys, x.shape[-1]], dim=-1)]
-        if self.unit:
-            parts[:2] = (part * (part.square().sum(-1, keepdim=True) + NORM_EPSILON).rsqrt() for part in parts[:2])
-        return [tap(part) for tap, part in zip((self.hook_q, self.hook_k, self.hook_v), parts, strict=True)]
+        keys, start = self.key_heads * self.key_width, 0 if cache is None else cache.length
+        q, k, v = mixed.split([keys, keys, mixed.shape[-1] - 2 * keys], dim=-1)
+        q, k = (self.encode(part.unflatten(-1, (self.key_heads, -1)), start) for part in (q, k))
+        if self.key_heads < self.n_head:
+            q, k = (part.repeat_interleave(self.n_head // self.key_heads, dim=2) for part in (q, k))
+        return [self.hook_q(q), self.hook_k(k), self.hook_v(v.unflatten(-1, (self.n_head, -1)))]
 
     def attend(
         self,
@@ -177,19 +219,23 @@ class Recurrent(nn.Module):
         hidden: Bool[Tensor, "B T 1"] | None,
         cache: RecurrentCache | None,
     ) -> Float[Tensor, "B H T C"]:
-        """What every head reads from its state."""
-        decay, write, erase = gates
+        """What every head reads from its state, in float32 at least."""
+        decay, write, erase, skip = gates
         if hidden is not None:
             k = k.masked_fill(hidden[..., None], 0.0)
             decay = None if decay is None else decay.masked_fill(hidden[..., None], 0.0)
-        by_head = partial(torch.transpose, dim0=1, dim1=2)
+
+        def by_head(part: Tensor) -> Tensor:
+            return ops.single(part).transpose(1, 2)
+
         return self.read(
-            by_head(q * self.key_width**-0.5),
+            by_head(q * self.scale),
             by_head(k),
             by_head(v),
             None if decay is None else by_head(decay),
             None if erase is None else by_head(k * erase),
             None if write is None else by_head(write[..., None]),
+            None if skip is None else ops.single(skip)[:, None, None],
             cache,
         )
 
@@ -202,21 +248,27 @@ class Recurrent(nn.Module):
         decay: Float[Tensor, "B H T #K"] | None,
         erase: Float[Tensor, "B H T K"] | None,
         write: Float[Tensor, "B H T 1"] | None,
+        skip: Float[Tensor, "H 1 1"] | None,
         cache: RecurrentCache | None,
     ) -> Float[Tensor, "B H T C"]:
         """The outputs by the closed form if it is watched, else by the recurrence."""
         if cache is None and self.hook_pattern.watched:
             pattern = weights(q, k, decay, erase)
-            return self.hook_pattern(pattern if write is None else pattern * write.transpose(-2, -1)) @ v
-        v = v if write is None else v * write
-        z, state = scan(q, k, v, decay, erase, None if cache is None else cache.state)
+            pattern = pattern if write is None else pattern * write.transpose(-2, -1)
+            pattern = pattern if skip is None else pattern + skip * torch.eye(q.shape[2]).to(q)
+            return self.hook_pattern(pattern) @ v
+        written = v if write is None else v * write
+        z, state = scan(q, k, written, decay, erase, None if cache is None else cache.state)
         if cache is not None:
             cache.state = state.detach()
-        return z
+        return z if skip is None else z + skip * v
 
     def finish(self, z: Float[Tensor, "B T H C"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """Normalise the outputs of the heads, multiply them by their gates, and project."""
-        z = F.rms_norm(ops.single(z), z.shape[-1:], self.norm, NORM_EPSILON)
-        if self.gate is not None:
-            z = z * self.gate_activation(self.gate(x)).unflatten(-1, (self.n_head, -1))
-        return self.out(self.hook_z(z).flatten(2))
+        gate = None if self.gate is None else self.gate_activation(ops.single(self.gate(x))).unflatten(-1, z.shape[2:])
+        if gate is not None and self.norm_after_gate:
+            z = z * gate
+        z = F.rms_norm(z, self.norm.shape, ops.single(self.norm), self.epsilon)
+        if gate is not None and not self.norm_after_gate:
+            z = z * gate
+        return self.out(self.hook_z(z.to(x.dtype)).flatten(2))

@@ -1,0 +1,205 @@
+"""Layers of transformers as mechanisms of attnlab, with their weights.
+
+    from attnlab.hf.layers import convert_layer
+    mechanism = convert_layer(model.model.layers[0].linear_attn)
+
+Every class in `_CONVERSIONS` has a function that names the mechanism with its options and gives it the weights of the layer.
+A layer for which that is not possible without changing what it computes is refused. Never imports transformers: what is read
+are attributes of the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab import registry
+from attnlab.errors import UserError, refuse
+
+_Converted = tuple[nn.Module, dict[str, Tensor]]
+
+
+def convert_layer(layer: nn.Module) -> nn.Module:
+    """Return the mechanism that computes the same as this layer of transformers, with a copy of its weights."""
+    name = type(layer).__name__
+    if name not in _CONVERSIONS:
+        raise UserError(f"{name} has no counterpart in attnlab: convert one of {', '.join(sorted(_CONVERSIONS))}")
+    mechanism, weights = _CONVERSIONS[name](layer)
+    copies = {key: weight.detach().clone(memory_format=torch.contiguous_format) for key, weight in weights.items()}
+    mechanism.load_state_dict(copies, assign=True)  # with the data types and devices of the layer
+    return mechanism.train(layer.training)
+
+
+def _require_silu(layer: nn.Module, activation: str) -> None:
+    """Refuse a layer with another activation."""
+    reason = f"uses {activation}, which attnlab's mechanism does not have: only layers with silu can be converted"
+    refuse(type(layer).__name__, {reason: activation not in ("silu", "swish", "SiLU", "SiLUActivation")})
+
+
+def _build(name: str, n_embd: int, n_head: int, epsilon: float, bias: bool = False, **options: Any) -> nn.Module:
+    """A recurrent mechanism with the epsilon of the layer's norm."""
+    mechanism: Any = registry.find("mechanism", name).make((n_embd, n_head, 1), options, bias=bias)
+    mechanism.epsilon = epsilon
+    return mechanism
+
+
+def _gated_delta(
+    layer: Any, projections: dict[str, Tensor], norm: Any, out: nn.Linear, negative: bool = False
+) -> _Converted:
+    """Gated DeltaNet, whose releases differ in how they fuse projections."""
+    _require_silu(layer, layer.activation)
+    mechanism = _build(
+        "gated_delta",
+        layer.hidden_size,
+        layer.num_v_heads,
+        norm.variance_epsilon,
+        conv=layer.conv_kernel_size,
+        negative=negative,
+        key_heads=layer.num_k_heads,
+        key_width=layer.head_k_dim,
+        value_width=layer.head_v_dim,
+    )
+    names = {"decay": "decay.projection"}
+    return mechanism, {f"{names.get(key, key)}.weight": weight for key, weight in projections.items()} | {
+        "conv.weight": layer.conv1d.weight[:, 0],
+        "decay.bias": layer.dt_bias,
+        "decay.rate": layer.A_log,
+        "norm": norm.weight,
+        "out.weight": out.weight,
+    }
+
+
+def _qwen3_next(layer: Any) -> _Converted:
+    """All projections of a head of keys stand together."""
+    values = layer.head_v_dim * layer.num_v_heads // layer.num_k_heads
+    names = ("query", "key", "value", "gate"), ("strength", "decay")
+    sizes = (layer.head_k_dim, layer.head_k_dim, values, values), (layer.num_v_heads // layer.num_k_heads,) * 2
+    projections: dict[str, Tensor] = {}
+    for fused, parts, widths in zip((layer.in_proj_qkvz, layer.in_proj_ba), names, sizes, strict=True):
+        rows = fused.weight.unflatten(0, (layer.num_k_heads, -1)).split(widths, dim=1)
+        projections |= {name: part.flatten(0, 1) for name, part in zip(parts, rows, strict=True)}
+    return _gated_delta(layer, projections, layer.norm, layer.out_proj)
+
+
+def _qwen3_5(layer: Any) -> _Converted:
+    """Queries, keys and values are fused."""
+    q, k, v = layer.in_proj_qkv.weight.split([layer.key_dim, layer.key_dim, layer.value_dim])
+    gates = {"gate": layer.in_proj_z, "strength": layer.in_proj_b, "decay": layer.in_proj_a}
+    projections = {"query": q, "key": k, "value": v} | {name: part.weight for name, part in gates.items()}
+    return _gated_delta(layer, projections, layer.norm, layer.out_proj)
+
+
+def _olmo_hybrid(layer: Any) -> _Converted:
+    """Every projection stands alone."""
+    letters = {"query": "q", "key": "k", "value": "v", "gate": "g", "strength": "b", "decay": "a"}
+    projections = {name: getattr(layer, f"{letter}_proj").weight for name, letter in letters.items()}
+    return _gated_delta(layer, projections, layer.o_norm, layer.o_proj, layer.allow_neg_eigval)
+
+
+def _kimi_linear(layer: Any) -> _Converted:
+    """Kimi Delta Attention."""
+    _require_silu(layer, layer.activation)
+    mechanism = _build(
+        "kda",
+        layer.hidden_size,
+        layer.num_heads,
+        layer.o_norm.variance_epsilon,
+        conv=layer.conv_kernel_size,
+        head_width=layer.head_dim,
+    )
+    forget = layer.forget_gate
+    return mechanism, {
+        "query.weight": layer.q_proj.weight,
+        "key.weight": layer.k_proj.weight,
+        "value.weight": layer.v_proj.weight,
+        "conv.weight": layer.conv1d.weight[:, 0],
+        "decay.projection.0.weight": forget.f_a_proj.weight,
+        "decay.projection.1.weight": forget.f_b_proj.weight,
+        "decay.bias": forget.dt_bias,
+        "decay.rate": forget.A_log.flatten(),
+        "strength.weight": layer.b_proj.weight,
+        "gate.0.weight": layer.g_a_proj.weight,
+        "gate.1.weight": layer.g_b_proj.weight,
+        "norm": layer.o_norm.weight,
+        "out.weight": layer.o_proj.weight,
+    }
+
+
+def _mamba2(layer: Any) -> _Converted:
+    """Mamba-2, whose C, B and x are queries, keys and values."""
+    _require_silu(layer, layer.activation)
+    limits = tuple(layer.time_step_limit)
+    refuse("Mamba2Mixer", {f"limits its steps to {limits}: it cannot be converted": limits != (0.0, float("inf"))})
+    mechanism = _build(
+        "mamba2",
+        layer.hidden_size,
+        layer.num_heads,
+        layer.norm.variance_epsilon,
+        bias=layer.use_bias,
+        state=layer.ssm_state_size,
+        groups=layer.n_groups,
+        expand=layer.intermediate_size / layer.hidden_size,
+        conv=layer.conv_kernel_size,
+    )
+    values, keys = layer.intermediate_size, layer.n_groups * layer.ssm_state_size
+    conv_bias = torch.zeros_like(layer.conv1d.weight[:, 0, 0]) if layer.conv1d.bias is None else layer.conv1d.bias
+    weights = {
+        "conv.weight": _reversed(layer.conv1d.weight[:, 0], [values, keys, keys]),
+        "conv.bias": _reversed(conv_bias, [values, keys, keys]),
+        "decay.bias": layer.dt_bias,
+        "decay.rate": layer.A_log,
+        "skip": layer.D,
+        "norm": layer.norm.weight.unflatten(0, (layer.num_heads, -1)),
+        "out.weight": layer.out_proj.weight,
+    }
+    names, sizes = ("gate", "value", "key", "query", "decay.projection"), [values, values, keys, keys, layer.num_heads]
+    rows = zip(names, layer.in_proj.weight.split(sizes), strict=True)
+    weights |= {f"{name}.weight": part for name, part in rows}
+    if layer.use_bias:
+        *biases, step_bias = layer.in_proj.bias.split(sizes)
+        weights |= {f"{name}.bias": part for name, part in zip(names, biases, strict=False)}
+        weights |= {"decay.bias": layer.dt_bias + step_bias, "out.bias": layer.out_proj.bias}
+    return mechanism, weights
+
+
+def _reversed(channels: Tensor, sizes: list[int]) -> Tensor:
+    """Blocks of channels in the opposite order."""
+    return torch.cat(channels.split(sizes)[::-1])
+
+
+def _minimax(layer: Any) -> _Converted:
+    """Lightning attention, whose decay depends on the layer."""
+    _require_silu(layer, type(layer.act_fn).__name__)
+    mechanism = _build(
+        "retnet",
+        layer.out_proj.out_features,
+        layer.num_attention_heads,
+        layer.norm.variance_epsilon,
+        form="lightning",
+        head_width=layer.head_dim,
+    )
+    by_head = layer.qkv_proj.weight.unflatten(0, (layer.num_attention_heads, 3, -1))
+    query, key, value = (part.flatten(0, 1) for part in by_head.unbind(1))
+    return mechanism, {
+        "query.weight": query,
+        "key.weight": key,
+        "value.weight": value,
+        "decay": -layer.slope_rate[:, 0],
+        "gate.weight": layer.output_gate.weight,
+        "norm": layer.norm.weight.unflatten(0, (layer.num_attention_heads, -1)),
+        "out.weight": layer.out_proj.weight,
+    }
+
+
+_CONVERSIONS: dict[str, Callable[[Any], _Converted]] = {
+    "KimiLinearDeltaAttention": _kimi_linear,
+    "Mamba2Mixer": _mamba2,
+    "MiniMaxLightningAttention": _minimax,
+    "OlmoHybridGatedDeltaNet": _olmo_hybrid,
+    "Qwen3NextGatedDeltaNet": _qwen3_next,
+    "Qwen3_5GatedDeltaNet": _qwen3_5,
+    "Qwen3_5MoeGatedDeltaNet": _qwen3_5,
+}
