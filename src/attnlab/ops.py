@@ -258,7 +258,7 @@ def attend_in_slices(
     attend: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
     q: Float[Tensor, "B H T C"],
     k: Float[Tensor, "B G T K"],
-    v: Float[Tensor, "B G T E"],
+    v: Float[Tensor, "B G T N"],
     padding: Bool[Tensor, "B T"] | None,
     causal: bool,
 ) -> Float[Tensor, "B H T E"]:
