@@ -40,7 +40,10 @@ def forms(entry: registry.Entry) -> list[dict[str, Any]]:
 def named(entries: list[registry.Entry]) -> list[Any]:
     """Every form of some mechanisms, as parameters of a test."""
     return [
-        pytest.param((entry.name, form), id="-".join([entry.name, *(name if value is True else str(value) for name, value in form.items())]))
+        pytest.param(
+            (entry.name, form),
+            id="-".join([entry.name, *(name if value is True else str(value) for name, value in form.items())]),
+        )
         for entry in entries
         for form in forms(entry)
     ]

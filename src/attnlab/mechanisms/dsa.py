@@ -76,7 +76,7 @@ def _pack(x: Float[Tensor, "B T Q"], heads: int) -> Float[Tensor, "B H T C"]:
 
 
 class _Selecting(Attention):
-    """Attention over the tokens that its indexer chooses; what the indexer needs is in the last channels of queries and keys."""
+    """Attention over the tokens that its indexer chooses; its parts are the last channels of queries and keys."""
 
     reads_input = True
     indexer: Indexer

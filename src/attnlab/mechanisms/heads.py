@@ -264,7 +264,9 @@ class Attention(nn.Module):
 
     def averages(self, pattern: Tensor, v: Tensor) -> Tensor:
         """The values weighted by a pattern; heads of one group share theirs."""
-        return F.dropout(self.hook_pattern(pattern), self.dropout, self.training) @ ops.repeat_heads(v, pattern.shape[1])
+        return F.dropout(self.hook_pattern(pattern), self.dropout, self.training) @ ops.repeat_heads(
+            v, pattern.shape[1]
+        )
 
     def pattern(
         self, q: Float[Tensor, "B H T C"], k: Float[Tensor, "B G S C"], mask: Bool[Tensor, "#B 1 T S"] | None

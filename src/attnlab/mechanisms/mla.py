@@ -33,7 +33,9 @@ class LatentHeads(nn.Module):
 
     def query_input(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T R"]:
         """What queries are projected from: the input, or a latent of its own."""
-        return x if self.query_down is None or self.query_norm is None else self.query_norm(ops.single(self.query_down(x)))
+        return (
+            x if self.query_down is None or self.query_norm is None else self.query_norm(ops.single(self.query_down(x)))
+        )
 
     def forward(
         self, x: Float[Tensor, "B T D"], start: int = 0, source: Float[Tensor, "B S D"] | None = None
