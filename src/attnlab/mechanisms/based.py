@@ -157,7 +157,7 @@ class Based(Attention):
         values = ops.blank(_with_ones(v), padding)
         far = far_sums(asked, keys, values, self.window)
         if not self.causal:
-            far = far + far_sums(*(x.flip(2) for x in (asked, keys, values)), self.window).flip(2)
+            far = far + far_sums(asked.flip(2), keys.flip(2), values.flip(2), self.window).flip(2)
         tokens, block = q.shape[2], self.window
         sides = range(2 if self.causal else 3)  # the block before, the own and the one after
 
@@ -180,21 +180,20 @@ class Based(Attention):
 
     def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: BasedCache) -> Tensor:
         """The averages for new tokens; what leaves the window is added to the sums."""
-        first = cache.length == 0
         k, v = cache.recent.append(k, v)
         hidden = None if padding is None else padding[:, -k.shape[2] :]
-        z = self.dispatch(q, k, v, hidden) if first else self.beyond(q, k, v, hidden, cache)
+        z = self.dispatch(q, k, v, hidden) if cache.sums is None else self.beyond(q, k, v, hidden, cache.sums)
         cache.sums = self.absorb(k, v, hidden, cache.sums)
         return z
 
     @ops.in_float32
-    def beyond(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, cache: BasedCache) -> Tensor:
+    def beyond(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, sums: Tensor) -> Tensor:
         """The averages over kept tokens and sums."""
         scores, far, near = self.scores(q, k)
         mask = ops.visible(q.shape[2], k.shape[2], hidden, True, q.device)
         scores = torch.where(near, scores, far.log())
         scores = scores if mask is None else scores.masked_fill(~mask, float("-inf"))
-        return combine(scores, v, expand(self.separate(q)[1]) @ cache.sums)
+        return combine(scores, v, expand(self.separate(q)[1]) @ sums)
 
     @ops.in_float32
     def absorb(self, k: Tensor, v: Tensor, hidden: Tensor | None, sums: Tensor | None) -> Tensor:

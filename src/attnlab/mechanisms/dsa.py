@@ -216,11 +216,11 @@ class SparseLatent(_Selecting, Latent):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(n_embd, n_head, block_size, width, rank=rank, rope=rope, query_rank=query_rank, **shared)
-        own, rope = index_width or width or n_embd // n_head, self.heads.widths[1]
-        if own < rope:
-            raise ConfigError(f"dsa_mla needs an index_width of at least rope, {rope}, not {own}")
+        own, rotated = index_width or width or n_embd // n_head, self.heads.widths[1]
+        if own < rotated:
+            raise ConfigError(f"dsa_mla needs an index_width of at least rope, {rotated}, not {own}")
         rotation = ops.Rotary("half", self.heads.rotate.rotation.base)
-        rotate = Rotation(block_size, rope, shared.get("rotary", False), rotation)
+        rotate = Rotation(block_size, rotated, shared.get("rotary", False), rotation)
         self.add_indexer((n_embd, query_rank or n_embd, block_size), (topk, index_heads, own), rotate)
 
     def asked(self, x: Tensor) -> Tensor:

@@ -71,6 +71,7 @@ class Latent(Attention):
     """
 
     reads_input, linear_output = True, False
+    heads: LatentHeads  # type: ignore[assignment]
 
     def __init__(
         self,
