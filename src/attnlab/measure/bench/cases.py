@@ -215,7 +215,9 @@ def on_heads(
         inputs.get(role, case.batch, heads, case.tokens, width)
         for role, (heads, width) in zip("qkv", shapes, strict=True)
     )
-    gradient = inputs.get("gradient", case.batch, case.n_head, case.tokens, shapes[2][1])
+    with torch.no_grad():
+        width = call(*(tensor[:, :, :1] for tensor in tensors)).shape[-1]
+    gradient = inputs.get("gradient", case.batch, case.n_head, case.tokens, width)
     return Work(call, tensors, gradient, tuple(learned))
 
 
