@@ -272,7 +272,9 @@ class _Convention:
         """An error with the lines of an adapter, in which dots stand for what was not recognised."""
         name, sizes = self.cls.__name__, {size: size for size in _SIZES}
         values = {**_SHARED, **_FIXED, **sizes, "head_width": "n_embd // n_head", "n_kv_head": "n_head"}
-        arguments = {each: values[what] for each, what in self.keywords.items() if what in _SIZES or each in self.required}
+        arguments = {
+            each: values[what] for each, what in self.keywords.items() if what in _SIZES or each in self.required
+        }
         arguments |= {each: "..." for each in self.required if each not in arguments}
         if self.config:
             held = (f"{each}={what}" for each, what in (sizes | dict(fields_read)).items())
