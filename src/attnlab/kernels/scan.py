@@ -75,12 +75,13 @@ def stored(
 ) -> Float[Tensor, "B H T T"]:
     """What the state after a text returns for the key of every token (row): the weight of every token's value (column).
 
-    A value that is still stored has a weight of about one in the row of its own key, if keys have length one; one that was
-    forgotten or overwritten has about zero there. Other weights in a row are values that are mixed in.
+    The state is read with the key divided by its squared length. Then a value that alone is stored under its key has a weight
+    of one there, and one that was forgotten or overwritten has zero. Other weights in a row are values that are mixed in.
     """
     passed = _passed(decay)
     left = k if passed is None else k * (passed[:, :, -1:] - passed).exp().to(k.dtype)
-    return _corrected(k @ left.transpose(-2, -1), k, passed, erase)
+    probe = k / k.square().sum(dim=-1, keepdim=True).clamp_min(1e-30)
+    return _corrected(probe @ left.transpose(-2, -1), k, passed, erase)
 
 
 def _passed(decay: Float[Tensor, "B H T #K"] | None) -> Float[Tensor, "B H T #K"] | None:

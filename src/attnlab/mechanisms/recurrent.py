@@ -106,8 +106,8 @@ class Decay(nn.Module):
 class Recurrent(nn.Module):
     """Projections, short convolution, recurrence, gated output: a mechanism adds its `gates`. Abstract.
 
-    `hook_pattern` shows the weights of the closed form, and when it is watched they compute the outputs. `hook_state` shows what
-    the state after the text returns for the key of every token, as weights of all values; outputs do not depend on it.
+    `hook_pattern` shows the weights of the closed form, and when it is watched they compute the outputs. `hook_state` shows
+    what the state after the text returns for the key of every token, as weights of all values; no output depends on it.
 
     Parameters
     ----------
