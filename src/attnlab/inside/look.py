@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from msgspec import structs
 from torch import Tensor
 
 from attnlab import ops
@@ -30,7 +31,7 @@ from attnlab.pictures import picture_bytes
 from attnlab.report import document as blocks
 from attnlab.report.charts import shorten
 from attnlab.report.document import Cell, Column, Document, Section, Text
-from attnlab.report.html import as_html
+from attnlab.report.html import as_html, first_head
 from attnlab.report.parts import cell, folded, strongest, text_column
 from attnlab.report.words import NOTHING, percent, plural, visible
 from attnlab.store.records import encode as to_json
@@ -149,7 +150,6 @@ class View:
             sections=[
                 Section("What it expects next", [_expectation_chart(self)]),
                 *_heads_section(self, names),
-                *_states_section(self),
                 _surprise_section(self),
                 Section("Reproduce", [blocks.Code(command), Text([python])]),
             ],
@@ -365,31 +365,30 @@ def _heads_section(view: View, mechanisms: Sequence[str]) -> list[Section]:
         " weights of one row."
         f"{' Weights below zero have another colour.' if below else ''}"
     )
-    notes = dict(enumerate(mechanisms, start=1)) if len(set(mechanisms)) > 1 else None
+    states = (
+        "A recurrent layer keeps no tokens, only a state per head. In its picture each row reads the state after the text with"
+        " the key of one token: a weight of 100 % on the diagonal means that the value of that token comes back, 0 % that it"
+        " was forgotten or overwritten. The other cells of the row are values of other tokens that are mixed in."
+    )
+    named = [*mechanisms, *(layer.mechanism for layer in view.states)]
+    notes = dict(enumerate(named, start=1)) if len(set(mechanisms)) > 1 else None
     size = min(_LARGEST, max(_SMALLEST, _ROOM / len(tokens)))
     viewer = blocks.Heads(tokens, heads, len(tokens) - 1, size, notes, strip=True)
-    return blocks.section("Where it looks", Text([words]) if readable else None, viewer)
+    viewer = structs.replace(viewer, heads=[*heads, *_states_of(view)], chosen=heads.index(first_head(viewer)))
+    paragraphs = [*([words] if readable else []), *([states] if view.states else [])]
+    return blocks.section("Where it looks", Text(paragraphs) if paragraphs else None, viewer)
 
 
-def _states_section(view: View) -> list[Section]:
-    """What recurrent layers still know of every token after the text."""
-    heads = []
-    for layer in view.states:
+def _states_of(view: View) -> Iterator[blocks.Head]:
+    """What the state of every recurrent head still holds, as further rows of pictures."""
+    for row, layer in enumerate(view.states, start=len(view.layers) + 1):
         number = int(layer.tap.split(".")[1]) + 1
         for place, held in enumerate(layer.rounded(), start=1):
-            kept = sum(row[token] >= 0.5 for token, row in enumerate(held))
-            sentence = f"It returns at least half of the value of {kept} of {plural(len(held), 'token')}."
-            heads.append(blocks.Head(number, place, held, sentence))
-    if not heads:
-        return []
-    words = (
-        "A recurrent layer keeps no tokens, only a state per head. Each row reads the state after the text with the key of one"
-        " token: a weight of 1 on the diagonal means that exactly the value of that token comes back, 0 that it was forgotten"
-        " or overwritten. Other cells of a row are values of other tokens that are mixed in."
-    )
-    size = min(_LARGEST, max(_SMALLEST, _ROOM / len(view.tokens)))
-    viewer = blocks.Heads(view.tokens, heads, len(view.tokens) - 1, size)
-    return blocks.section("What the state holds", Text([words]), viewer)
+            kept = sum(weights[token] >= 0.5 for token, weights in enumerate(held))
+            sentence = (
+                f"After the text it returns at least half of the value of {kept} of {plural(len(held), 'token')}."
+            )
+            yield blocks.Head(row, place, held, sentence, verb="returns", group=f"state of layer {number}")
 
 
 def _surprise_section(view: View) -> Section:
