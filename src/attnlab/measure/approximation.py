@@ -29,7 +29,7 @@ from torch import Tensor
 
 from attnlab import corpora, ops, registry
 from attnlab.errors import ConfigError, UserError
-from attnlab.inside.taps import capture
+from attnlab.inside.taps import Tap, capture
 from attnlab.lm.model import load_model
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.mechanisms.heads import Attention
@@ -181,6 +181,14 @@ def make(entry: Entry, source: Source, options: Mapping[str, object]) -> Attenti
             f"{entry.name} reads more from its input than queries, keys and values: look at a trained model"
         )
     return module
+
+
+def takes_queries(entry: Entry, source: Source) -> bool:
+    """Whether queries, keys and values are all that a mechanism with a pattern needs."""
+    module = entry.make((source.heads * source.width, source.heads, source.tokens), causal=source.causal)
+    if not isinstance(getattr(module, "hook_pattern", None), Tap):
+        raise UserError(f"{entry.name} has no pattern to look at")
+    return isinstance(module, Attention) and not module.reads_input
 
 
 def knob_settings(entry: Entry, source: Source, seed: int = 0) -> Iterator[Setting]:

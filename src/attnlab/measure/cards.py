@@ -15,7 +15,17 @@ from torch import Tensor, nn
 
 from attnlab import ops, registry
 from attnlab.errors import ConfigError, UserError
-from attnlab.measure.approximation import EXACT, QKV, Source, attend, chance, knob_settings, relative
+from attnlab.inside.taps import capture
+from attnlab.measure.approximation import (
+    EXACT,
+    QKV,
+    Source,
+    attend,
+    chance,
+    knob_settings,
+    relative,
+    takes_queries,
+)
 from attnlab.registry import Entry, Option
 from attnlab.report.document import Cell, Code, Column, Document, Facts, Head, Heads, Notice, Row, Section, Table, Text
 
@@ -153,6 +163,15 @@ def patterns(entry: Entry) -> Heads:
     exact = ops.attention_pattern(drawn.q, drawn.k, source.mask)
     sentence = f"The weights of dot-product attention over {source.words}: rows look at columns."
     shown, inexact = [Head(1, 1, exact[0, 0].tolist(), sentence, "exact", group="dot product")], list[int]()
+    names = [str(number) for number in range(1, _TOY + 1)]
+    if not takes_queries(entry, source):
+        with chance("mechanism"):
+            module = entry.make((_TOY, 1, _TOY), causal=entry.causal).eval()
+        with capture(module, "hook_pattern") as seen:
+            module(drawn.k[0])
+        sentence = "Its weights where the keys of the toy text are its input. Learned parts have their initial values."
+        own = Head(2, 1, seen["hook_pattern"][0, 0].tolist(), sentence, "its pattern", group=entry.name)
+        return Heads(names, [*shown, own], _TOY - 1, cell=15.0, chosen=1)
     # One line per form and knob; without a knob, one line of all forms.
     lines = itertools.groupby(knob_settings(entry, source), key=lambda setting: setting.knob and setting[:2])
     for layer, (key, group) in enumerate(lines, start=2):
@@ -169,7 +188,6 @@ def patterns(entry: Entry) -> Heads:
             title = f"{setting.knob} {setting.value}" if key else setting.form or "its pattern"
             name = setting.form if key and setting.form else entry.name
             shown.append(Head(layer, number, weights[0, 0].tolist(), _distance(entry, error), title, group=name))
-    names = [str(number) for number in range(1, _TOY + 1)]
     inexact = inexact or [1]
     return Heads(names, shown, _TOY - 1, cell=15.0, chosen=inexact[len(inexact) // 2])
 
