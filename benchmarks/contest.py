@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +22,13 @@ from peers import BLOCK, LATENTS, PEERS, RANDOM, ROWS, WINDOW
 from rich.console import Console
 
 from attnlab import registry
+from attnlab.config import resolve
+from attnlab.lm import optim
+from attnlab.lm.model import LanguageModel
+from attnlab.lm.train import SummedLoss
 from attnlab.measure.bench import NAIVE, SDPA, BenchResult, ratios
-from attnlab.measure.bench.cases import Case, Inputs, choose_cases, split_options, work_of
-from attnlab.measure.bench.timing import Limits, measure, read_lengths, spare_memory
+from attnlab.measure.bench.cases import LEAST_TOKENS, Case, Inputs, build, choose_cases, split_options, work_of
+from attnlab.measure.bench.timing import Limits, measure, read_lengths, spare_memory, take_turns
 from attnlab.report.screen import show_all
 from attnlab.store.records import plain
 
@@ -39,6 +44,11 @@ ADDITIVE, PERFORMER = "additive", "performer"
 BIGBIRD, SLIDING = f"bigbird:block={BLOCK},random_blocks={RANDOM}", f"sliding:window={WINDOW}"
 LINFORMER, PERCEIVER = f"linformer:rank={ROWS}", f"perceiver:latents={LATENTS}"
 WHOLE = ", whole module"
+STATES = ("gated_delta", "kda", "gla", "mamba2")
+# At most so many times SDPA's time, by length: with the compiled scan, and in plain torch.
+STATE_TIMES = {True: {512: 0.2, 2048: 0.08, 8192: 0.025}, False: {512: 1.3, 2048: 0.45, 8192: 0.15}}
+COMPILED = os.environ.get("ATTNLAB_KERNELS") != "0"
+SHORT_CONTEXT, LONG_CONTEXT = 1_000, 100_000
 
 console = Console(markup=False, width=120)
 
@@ -88,6 +98,17 @@ GROUPS = (
             Target(SLIDING, "local-attention", LEVEL),
         ),
         linear=(PERFORMER, BIGBIRD, SLIDING),
+    ),
+    Group(
+        "States",
+        (*STATES, "transformers gated delta", "transformers KDA", "transformers Mamba-2"),
+        targets=(
+            *(Target(name, SDPA, most, tokens) for name in STATES for tokens, most in STATE_TIMES[COMPILED].items()),
+            Target("gated_delta", "transformers gated delta", LEVEL),
+            Target("kda", "transformers KDA", LEVEL),
+            Target("mamba2", "transformers Mamba-2", LEVEL),
+        ),
+        linear=STATES,
     ),
     Group(
         "Bidirectional",
@@ -172,11 +193,11 @@ def leak(case: Case) -> float:
     """How much the first half of what comes out moves when the second half of what goes in does."""
     torch.manual_seed(0)
     work, half = work_of(case.at(LEAK_TOKENS), Inputs()), LEAK_TOKENS // 2
-    tokens = 1 if case.whole else 2
+    tokens = 1 if work.arguments[0].shape[1] == LEAK_TOKENS else 2
 
     def changed(x: torch.Tensor) -> torch.Tensor:
         first, second = x.split(half, tokens)
-        return torch.cat([first, 3 * torch.randn_like(second)], tokens)
+        return torch.cat([first, second.flip(tokens)], tokens)
 
     with torch.no_grad():
         before, after = work.call(*work.arguments), work.call(*map(changed, work.arguments))
@@ -215,6 +236,55 @@ def judge_references(only: Sequence[str], limits: Limits) -> Iterator[Verdict]:
             ]
             for verdict in judge_times(result, targets):
                 yield replace(verdict, asked=f"{verdict.asked} ({setting})")
+
+
+def step_time(name: str, context: int) -> tuple[float, int]:
+    """Seconds to decode one token after a context, the shortest of 50; and how many numbers the cache holds."""
+    torch.manual_seed(0)
+    module: Any = build(Case(name, tokens=LEAST_TOKENS)).eval()
+    cache, times = module.new_cache(), []
+    with torch.no_grad():
+        for start in range(0, context, 1000):
+            module(torch.randn(1, min(1000, context - start), 256), cache=cache)
+        for _ in range(50):
+            began = time.process_time()
+            module(torch.randn(1, 1, 256), cache=cache)
+            times.append(time.process_time() - began)
+    return min(times), sum(part.numel() for part in vars(cache).values() if isinstance(part, torch.Tensor))
+
+
+def judge_decoding(only: Sequence[str]) -> Iterator[Verdict]:
+    """Whether a token takes as long, and the cache is as large, after a long text as after a short one."""
+    for name in (name for name in STATES if belongs(name, only)):
+        (soon, small), (late, large) = (step_time(name, context) for context in (SHORT_CONTEXT, LONG_CONTEXT))
+        asked = f"{name}: one token after {LONG_CONTEXT:,} tokens, time and cache as after {SHORT_CONTEXT:,}"
+        found = f"{1e6 * late:,.0f} and {1e6 * soon:,.0f} µs, {large:,} and {small:,} numbers"
+        yield Verdict(asked, found, late <= 1.2 * soon and large == small)
+
+
+def judge_training(only: Sequence[str], rounds: int = 5, tokens: int = 512) -> Iterator[Verdict]:
+    """Whether a step of `small` with states is at least as fast as with `dot`, optimizer included."""
+    if not belongs("gated_delta", only):
+        return
+    steps = {}
+    for name in ("dot", "gated_delta"):
+        settings = resolve("small", given={"model": {"mechanism": name, "block_size": tokens}})
+        model = LanguageModel(settings.model).train()
+        optimizers, loss = optim.make_optimizers(model, settings.train), SummedLoss(model)
+        ids = torch.randint(settings.model.vocab_size, (4, tokens + 1))
+
+        def step(loss: SummedLoss = loss, ids: torch.Tensor = ids, optimizers: Any = optimizers) -> None:
+            (loss(ids[:, :-1], ids[:, 1:]) / ids.numel()).backward()
+            for optimizer in optimizers.values():
+                optimizer.step()
+                optimizer.zero_grad()
+
+        step()
+        steps[name] = step
+    times = {name: min(each) for name, each in take_turns(steps, rounds, 1).items()}
+    asked = f"a training step of small, 4 texts of {tokens} tokens: gated_delta at most {LEVEL:g}x dot"
+    found = f"{1e3 * times['gated_delta']:,.0f} and {1e3 * times['dot']:,.0f} ms"
+    yield Verdict(asked, found, times["gated_delta"] <= LEVEL * times["dot"])
 
 
 # Words
@@ -264,6 +334,7 @@ def main() -> None:
             (found if isinstance(one, BenchResult) else verdicts).append(one)
     if not given.no_references:
         verdicts += judge_references(only, limits)
+    verdicts += [*judge_decoding(only), *judge_training(only)]
     console.print()
     for verdict in verdicts:
         console.print(str(verdict), soft_wrap=True)

@@ -1317,7 +1317,7 @@ ITEMS = (
         study="heads",
         read=heads_found,
     ),
-    Item("texts longer than in training, by positions", "tests/lm/test_model.py", study="lengths"),
+    Item("texts longer than in training, by positions", "tests/studies/compare/test_comparing.py", study="lengths"),
     Item(
         "attention as courses write it, such as `__init__(self, config)`",
         "tests/mechanisms/test_conventions.py",
@@ -1338,7 +1338,7 @@ ITEMS = (
         ("attnlab course sheet examples/sheets/f2.toml runs/f2-students.toml",),
         "no number, exam, reference or name that only solutions use is written",
     ),
-    Item("checkpoints of other code", "tests/hf/test_importing.py", study="import"),
+    Item("checkpoints of other code", "tests/hf/test_checkpoints.py", study="import"),
 )
 
 
@@ -1709,7 +1709,9 @@ PARTS = {
 
 NEWER = """What CS224N asks since 2024 and CS336, and what students bring from nanoGPT and minGPT. These courses publish no
 numbers to compare with: there are no verdicts, and none of these rows counts above. The commands run in this order from the
-folder of the repository. Ablations: two layers of width 64, 200 steps of 2,048 tokens (100 in the speedrun), that is the
+folder of the repository."""
+
+ABLATIONS = """Ablations: two layers of width 64, 200 steps of 2,048 tokens (100 in the speedrun), that is the
 beginning of training; token perplexity of held-out stories with the 95 % interval of the change for new seeds and stories,
 which hold jointly, and p after Holm. The learning rate of every variant is the best of those tried with another seed on a
 third of the held-out stories; figures are from the other two thirds. Nothing else is tuned, so nothing is shown for larger
@@ -1800,7 +1802,8 @@ def page(kept: Store) -> str:
         lines += [row.line() for row in sections[code]]
         if code == "D" and probe_figures(kept):
             lines += ["", *probe_lines(kept)]
-    lines += [f"\n## F. Newer courses\n{prose(NEWER)}\n", *newer_lines(kept)]
+    newer = f"{NEWER} {ABLATIONS}" if "ablations" in kept else NEWER
+    lines += [f"\n## F. Newer courses\n{prose(newer)}\n", *newer_lines(kept)]
     counted_rows = sections["appendix"]
     lines += ["\n## Appendix: parameters and counts"]
     for verdict in dict.fromkeys(row.verdict for row in counted_rows):

@@ -2,7 +2,8 @@
 
 Like is compared with like. performer-pytorch, local-attention and transformers' BigBird can be handed queries, keys and
 values, so they and ours are timed without projections. linformer and perceiver-pytorch are modules with projections, and
-ours are timed whole, too; of perceiver-pytorch that is its attention twice, tokens to latents and back.
+ours are timed whole, too; of perceiver-pytorch that is its attention twice, tokens to latents and back. transformers' states
+are handed their decays and strengths as well, in float32; its functions are the paths that it takes without a GPU.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from importlib import import_module
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from attnlab.measure.bench import cases
 from attnlab.measure.bench.cases import Case, Inputs, Work, on_heads, on_stream
@@ -88,11 +90,47 @@ def perceiver_pytorch(case: Case, inputs: Inputs) -> Work:
     return on_stream(case, inputs, Bottleneck(case.n_embd, case.n_head))
 
 
+def on_states(case: Case, inputs: Inputs, call: Callable[..., Tensor], decays: int = 0) -> Work:
+    """Work on queries, keys, values, decays and strengths, tokens before heads; `decays` per head, 0 for one without width."""
+    shape, width = (case.batch, case.tokens, case.n_head), case.n_embd // case.n_head
+    q, k, v = (inputs.get(role, case.batch, case.n_head, case.tokens, width).transpose(1, 2) for role in "qkv")
+    decay = -inputs.get("decay", *shape, decays or 1).detach().exp() / 20
+    decay = decay if decays else decay[..., 0]
+    given = (F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, decay, inputs.get("strength", *shape).sigmoid())
+    return Work(call, tuple(x.detach().requires_grad_() for x in given), torch.randn(*shape, width))
+
+
+def transformers_gated_delta(case: Case, inputs: Inputs) -> Work:
+    """The gated delta rule of Qwen3-Next, by chunks."""
+    rule = import_module("transformers.models.qwen3_next.modeling_qwen3_next").torch_chunk_gated_delta_rule
+    return on_states(case, inputs, lambda *given: rule(*given)[0])
+
+
+def transformers_kda(case: Case, inputs: Inputs) -> Work:
+    """The delta rule of Kimi Linear, with a decay per channel, by chunks."""
+    rule = import_module("transformers.models.kimi_linear.modeling_kimi_linear").chunk_kimi_delta_attention
+    return on_states(case, inputs, lambda *given: rule(*given)[0], case.n_embd // case.n_head)
+
+
+def transformers_mamba2(case: Case, inputs: Inputs) -> Work:
+    """The scan of Mamba-2, by chunks, with as many groups as heads."""
+    rule = import_module("transformers.models.mamba2.modeling_mamba2").mamba2_chunk_scan
+
+    def scan(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, strength: Tensor) -> Tensor:
+        rates = decay.new_full((case.n_head,), -1.0)
+        return rule(v, -decay, rates, k, q * strength[..., None], chunk_size=64)
+
+    return on_states(case, inputs, scan)
+
+
 PEERS: dict[str, Callable[[Case, Inputs], Work]] = {
     "performer-pytorch": performer_pytorch,
     "local-attention": local_attention,
     "transformers BigBird": transformers_bigbird,
     "linformer 0.2.3": linformer,
     "perceiver-pytorch": perceiver_pytorch,
+    "transformers gated delta": transformers_gated_delta,
+    "transformers KDA": transformers_kda,
+    "transformers Mamba-2": transformers_mamba2,
 }
 cases.EXTERNAL.update(PEERS)

@@ -290,6 +290,7 @@ def test_without_studies_the_page_has_what_is_computed(course: Any) -> None:
     assert found["C"] == found["D"] == found["E"] == []
     assert [row.code for row in found["appendix"]] == ["B1", "B6", "B9", "D", "B7"]
     assert "not run: reports" in course.page({})
+    assert "Ablations:" not in course.page({})
     assert [item.topic for item in course.items({}) if item.study] == []
 
 

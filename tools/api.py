@@ -2,7 +2,7 @@
 
     python tools/api.py > docs/api.md
 
-PUBLIC is the list. A module without names contributes its `__all__`.
+PUBLIC is the list. A module without names contributes its `__all__`, or else what its file imports.
 """
 
 from __future__ import annotations
@@ -116,8 +116,10 @@ class _Ellipsis:
 
 def names_of(module: str) -> list[str]:
     """The public names of a module, sorted, without dunder names."""
-    chosen = PUBLIC[module][1] or importlib.import_module(module).__all__
-    return sorted((name for name in chosen if not name.startswith("__")), key=str.lower)
+    package = importlib.import_module(module)
+    imported = [name for name, value in vars(package).items() if not inspect.ismodule(value)]
+    chosen = PUBLIC[module][1] or getattr(package, "__all__", imported)
+    return sorted((name for name in chosen if not name.startswith("_")), key=lambda name: (name.lower(), name))
 
 
 def call_of(name: str, value: object) -> str:

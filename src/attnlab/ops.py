@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 EPSILON = torch.finfo(torch.float32).eps  # of norms: torch's default would differ with the dtype
 _P = ParamSpec("_P")
@@ -162,11 +163,21 @@ def masked_softmax(
     return scores.masked_fill(~(mask | blind), float("-inf")).softmax(dim=-1).masked_fill(blind, 0.0)
 
 
+def repeat_heads(x: Float[Tensor, "B G T C"], heads: int) -> Float[Tensor, "B H T C"]:
+    """Repeat the keys or values of a group for each of its heads; without groups return the same tensor."""
+    return x if x.shape[1] >= heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def dot_scores(q: Float[Tensor, "B H T C"], k: Float[Tensor, "B G S C"]) -> Float[Tensor, "B H T S"]:
+    """Return the products of queries and keys over the root of their width."""
+    return q @ repeat_heads(k, q.shape[1]).transpose(-2, -1) / q.shape[-1] ** 0.5
+
+
 def attention_pattern(
-    q: Float[Tensor, "B H T C"], k: Float[Tensor, "B H S C"], mask: Bool[Tensor, "#B 1 T S"] | None
+    q: Float[Tensor, "B H T C"], k: Float[Tensor, "B G S C"], mask: Bool[Tensor, "#B 1 T S"] | None
 ) -> Float[Tensor, "B H T S"]:
     """Return the weights of scaled dot-product attention."""
-    return masked_softmax(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, mask)
+    return masked_softmax(dot_scores(q, k), mask)
 
 
 def feature_pattern(
@@ -238,6 +249,35 @@ def fused_attention(
         enable_gqa=q.shape[1] != k.shape[1],
     )
     return z[..., : v.shape[-1]]
+
+
+_SCORES = 1 << 22  # at a time; larger allocations are mapped anew by the system every time
+
+
+def attend_in_slices(
+    attend: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+    q: Float[Tensor, "B H T C"],
+    k: Float[Tensor, "B G T K"],
+    v: Float[Tensor, "B G T N"],
+    padding: Bool[Tensor, "B T"] | None,
+    causal: bool,
+) -> Float[Tensor, "B H T E"]:
+    """Attend with a slice of the queries at a time, to the keys that it may see and with its mask, for a whole text.
+
+    Slices are computed again in the backward pass, so that memory is linear in the length.
+    """
+    tokens = q.shape[2]
+    rows = max(16, _SCORES // (q.shape[0] * q.shape[1] * tokens))
+    if rows >= tokens:
+        return attend(q, k, v, visible(tokens, tokens, padding, causal, q.device))
+    parts = []
+    for first in range(0, tokens, rows):
+        last = min(first + rows, tokens)
+        seen = last if causal else tokens
+        mask = visible(last - first, seen, None if padding is None else padding[:, :seen], causal, q.device)
+        arguments = (q[:, :, first:last], k[:, :, :seen], v[:, :, :seen], mask)
+        parts.append(checkpoint(attend, *arguments, use_reentrant=False))
+    return torch.cat(parts, dim=2)
 
 
 def token_losses(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:

@@ -10,6 +10,7 @@ import errno
 import math
 import os
 import stat
+from importlib import resources
 from io import BufferedReader
 from pathlib import Path
 
@@ -47,3 +48,8 @@ def read_bytes(path: Path) -> bytes:
             return stream.read()
         except MemoryError:
             raise OSError(errno.ENOMEM, "it does not fit into memory", str(path)) from None
+
+
+def packaged_text(package: str, *path: str) -> str:
+    """Read a text file that one of attnlab's packages carries."""
+    return resources.files(f"attnlab.{package}").joinpath(*path).read_text(encoding="utf-8")

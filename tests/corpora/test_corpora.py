@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from attnlab import corpora
 from attnlab.corpora import (
     Corpus,
     Question,
@@ -227,10 +226,6 @@ def test_export_is_for_a_built_in_corpus(tmp_path: Path, source: str, mistake: s
     with pytest.raises(DataError, match=mistake):
         export(source, tmp_path / "new")
     assert not (tmp_path / "new").exists()
-
-
-def test_the_door_names_what_it_offers() -> None:
-    assert all(hasattr(corpora, name) for name in corpora.__all__)
 
 
 @pytest.fixture(scope="module")

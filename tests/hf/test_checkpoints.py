@@ -282,6 +282,9 @@ def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
     ]
     for wrong in odd:
         refused("damaged or of another kind", changed(saved(tmp_path, "nano")[1], **wrong), DataError)
+    for kind in (torch.int32, torch.complex64):
+        other = changed(saved(tmp_path, "nano")[1], **{"transformer.ln_f.weight": torch.ones(WIDTH, dtype=kind)})
+        refused("holds whole or complex numbers as weights", other)
     endless = changed(saved(tmp_path, "nano")[1], **{"transformer.ln_f.weight": torch.full((WIDTH,), torch.nan)})
     refused("NaN", endless, CheckpointError)
     _, course, _ = saved(tmp_path, "course")

@@ -28,18 +28,22 @@ def place(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def forms(entry: registry.Entry) -> list[dict[str, Any]]:
-    """The defaults, and every value of the options that are a choice among names."""
+    """The defaults, and every value of the options that are a choice among names, or yes and no."""
     hints = typing.get_type_hints(entry.build.__init__)
     chosen: list[dict[str, Any]] = [{}]
     for name, parameter in entry.options.items():
-        chosen += [{name: value} for value in typing.get_args(hints[name]) if value != parameter.default]
+        values = (True, False) if hints[name] is bool else typing.get_args(hints[name])
+        chosen += [{name: value} for value in values if value != parameter.default]
     return chosen
 
 
 def named(entries: list[registry.Entry]) -> list[Any]:
     """Every form of some mechanisms, as parameters of a test."""
     return [
-        pytest.param((entry.name, form), id="-".join([entry.name, *form.values()]))
+        pytest.param(
+            (entry.name, form),
+            id="-".join([entry.name, *(name if value is True else str(value) for name, value in form.items())]),
+        )
         for entry in entries
         for form in forms(entry)
     ]

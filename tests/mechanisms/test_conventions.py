@@ -262,6 +262,14 @@ class Wide(nn.Module):
         assert mask.shape == (5, 5, 5), "five"
         return self.proj(x)
 
+class Both(nn.Module):
+    def __init__(self, config, rate, dropout, layer_idx):
+        super().__init__()
+        self.proj, self.scale = nn.Linear(config.n_embd, config.n_embd), rate + dropout + layer_idx
+
+    def forward(self, x):
+        return self.proj(x) * self.scale
+
 class Nothing(nn.Module):
     def __init__(self, num_heads):
         super().__init__()
@@ -277,6 +285,7 @@ class Nothing(nn.Module):
         ("Parameters", "window cannot be recognised by name"),
         ("Fields", "config.scale cannot be recognised by name"),
         ("Angles", "freqs cannot be recognised by name"),
+        ("Both", "rate cannot be recognised by name"),
     ],
 )
 def test_the_adapter_in_an_error_works_once_its_dots_are_filled(
@@ -298,6 +307,7 @@ def test_what_no_mask_fits_and_what_has_no_width_is_refused(tmp_path: Path) -> N
         with pytest.raises(ConfigError, match=re.escape(words.rpartition(", ")[2])) as raised:
             registry.find("mechanism", f"{tmp_path}/odd.py:{name}").make(SIZES)
         assert "super().forward(x" in raised.value.__notes__[0]
+        compile(raised.value.__notes__[0], "adapter", "exec")
 
 
 def test_the_backbone_sets_what_a_class_takes() -> None:

@@ -12,21 +12,3 @@ from attnlab.corpora.sources import (
     load_questions,
     training_text,
 )
-
-__all__ = [
-    "Corpus",
-    "Question",
-    "RunningText",
-    "as_table",
-    "documents_about",
-    "export",
-    "has_questions",
-    "is_built_in",
-    "load_corpus",
-    "load_questions",
-    "open_book",
-    "open_text",
-    "read_predictions",
-    "title_of",
-    "training_text",
-]

@@ -1,9 +1,9 @@
 """The built-in corpus: short biographies of 3,000 real people, and questions about where they were born.
 
 It needs no download, and has what makes recall hard: many sentence forms, other places and dates around the birthplace,
-people who share a surname. The facts are rows of a table and the sentence forms are here, so another seed describes the same
-person in other words. A person's text depends on the seed and that person alone, not on who else was chosen. Knows nothing
-about the user's files, tokens or models.
+people who share a surname. The facts are rows of a table and the sentence forms are lines of a file, so another seed
+describes the same person in other words. A person's text depends on the seed and that person alone, not on who else was
+chosen. Knows nothing about the user's files, tokens or models.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
-from importlib import resources
 
 import msgspec
 import numpy as np
 
 from attnlab.corpora.files import Question
 from attnlab.errors import DataError
+from attnlab.reading import packaged_text
 
 # calendar.month_name depends on the locale.
 _MONTHS = "January February March April May June July August September October November December"
@@ -50,35 +50,7 @@ class Person:
 
 
 # The place of birth comes first, in the middle or last; other places come before and after it.
-FORMS = (
-    "Born in {city}, {region}, {surname} made his debut for the {team} on {debut} and played mainly as {a_position} .",
-    "Originally from {city}, {region}, {surname} threw {throws}, batted {bats} and first played for the {club} .",
-    "{city}, {region}, is the birthplace of {subject}, {a_position} who batted {bats} and reached the "
-    "major leagues in {debut_year} .",
-    "{subject} (born {birth} in {city}, {region}) is known as {a_position} who began with the {team} .",
-    "{subject} was born in {city} on {birth}, made his debut for the {team} in {debut_year} and was "
-    "mainly {a_position} .",
-    "{surname} (b. {birth}, {city}, {region}) batted {bats}, threw {throws} and had his first season with the {team} .",
-    "Known in full as {given_name}, the {position} from {city}, {region}, first played for the {team} in "
-    "{debut_year} .",
-    "A {throws} {position}, {subject} was born on {birth} in {city} and made his debut in {debut_city} "
-    "colours in {debut_year} .",
-    "The {club} gave {surname} his first game on {debut}; the {position} was born in {city}, {region} .",
-    "In {debut_year} {debut_city} saw the first season of {subject}, {a_position} born in {city}, "
-    "{region}, who batted {bats} .",
-    "On {debut} {subject} played his first game for the {club}; he was born in {city} on {birth} .",
-    "The career of {subject} began with {debut_city} in {debut_year}, his life in {city}, {region}, on {birth} .",
-    "{subject} of the {team}, mainly {a_position} and throwing {throws}, has {city} as his place of birth .",
-    "When {surname} first played for the {team} in {debut_year}, {debut_city} gained a native of {city}, {region} .",
-    "Mainly {a_position}, batting {bats}, {surname} began with {debut_city} in {debut_year}; {city}, "
-    "{region}, was where he was born .",
-    "{subject} (born {birth}, {city}; died in {death}) was {a_position} who came to the major leagues in "
-    "{debut_year} .",
-    "{surname}, who died in {death}, was born on {birth} in {city}, {region}, and first played for the {team} .",
-    "{surname} was born in {city}, {region}, and died in {death}; he was mainly {a_position} and began "
-    "with the {team} .",
-    "Before he died in {death}, {subject} had been {a_position}; he was born on {birth}, and {city} was the place .",
-)
+FORMS = tuple(packaged_text("corpora", "data", "people-forms.txt").splitlines())
 MOST_FORMS = sum("{death}" not in form for form in FORMS)  # those that fit everyone
 # The first form is the usual one: it is listed as often as all others together.
 _QUESTIONS = (
@@ -203,7 +175,7 @@ def _small_world(people: Sequence[Person], n: int) -> tuple[Person, ...]:
 
 @cache
 def _everyone() -> tuple[Person, ...]:
-    text = resources.files("attnlab.corpora").joinpath("data", "people.csv").read_text(encoding="utf-8")
+    text = packaged_text("corpora", "data", "people.csv")
     return msgspec.convert(list(csv.DictReader(text.splitlines())), tuple[Person, ...])
 
 

@@ -16,6 +16,7 @@ import inspect
 import platform
 import re
 import sysconfig
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from attnlab.errors import DataError
 from attnlab.lm.tokenizers import split_sentences
+from attnlab.reading import packaged_text
 
 # Not part of every Python, or not English.
 _LEFT_OUT = frozenset(
@@ -201,36 +203,7 @@ everything left out that is not plain English.
 
 # Sentences with a topic
 
-# Modules and packages by topic; those that a version of Python lacks are skipped.
-MODULES = {
-    "concurrency": """
-        asyncio threading multiprocessing concurrent queue sched selectors subprocess _threading_local contextvars signal
-    """,
-    "files": """
-        _pyio io tarfile shutil pathlib zipfile tempfile bz2 lzma gzip os fileinput posixpath ntpath genericpath stat
-        filecmp fnmatch glob dbm shelve linecache _compression zipimport
-    """,
-    "mail": "email mailbox smtplib imaplib poplib nntplib smtpd quopri mimetypes mailcap",
-    "network": """
-        http urllib socket socketserver ssl ftplib xmlrpc ipaddress telnetlib wsgiref cgi cgitb webbrowser asyncore
-        asynchat
-    """,
-    "numbers": """
-        _pydecimal decimal statistics random fractions numbers datetime _pydatetime calendar _strptime heapq bisect
-        colorsys
-    """,
-    "python": """
-        importlib inspect ast symtable dis opcode pkgutil tokenize pyclbr code codeop typing abc _py_abc enum dataclasses
-        imp modulefinder runpy annotationlib keyword types weakref site sysconfig venv zipapp
-    """,
-    "testing": """
-        unittest doctest pdb bdb traceback trace tracemalloc timeit cProfile profile pstats warnings logging
-    """,
-    "text": """
-        xml html json csv configparser difflib textwrap re string codecs locale gettext argparse optparse getopt shlex
-        stringprep base64 plistlib tomllib pprint
-    """,
-}
+MODULES: dict[str, str] = tomllib.loads(packaged_text("corpora", "data", "topics.toml"))  # of Python, by topic
 _TOPIC_OF = {module: topic for topic, modules in MODULES.items() for module in modules.split()}
 _SHORTEST_LABELLED = 5  # words; a shorter sentence ("Return the value.") has no topic
 

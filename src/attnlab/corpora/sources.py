@@ -22,7 +22,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from attnlab.corpora import addition, people, prose, stories
@@ -30,6 +29,7 @@ from attnlab.corpora.files import Question, numbered_lines, read_questions, reco
 from attnlab.corpora.library import Corpus
 from attnlab.errors import DataError, unknown
 from attnlab.machine import memory_free
+from attnlab.reading import packaged_text
 from attnlab.store.folders import write_folder
 
 _SENTENCES = ("train", "dev", "test")
@@ -203,7 +203,7 @@ def export(source: str, folder: str | Path) -> tuple[Path, ...]:
     else:
         texts = {"corpus.txt": load_corpus(source).lines}
         texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in _PARTS["people"]}
-        licence = resources.files("attnlab.corpora").joinpath("data", "LICENSE-DATA.md").read_text(encoding="utf-8")
+        licence = packaged_text("corpora", "data", "LICENSE-DATA.md")
     files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in texts.items()}
     files["LICENSE-DATA.md"] = licence.encode()
     write_folder(Path(folder), "corpus", files, about="built-in data")

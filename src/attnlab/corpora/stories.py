@@ -15,13 +15,13 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from typing import Any, TypeVar
 
 import numpy as np
 
 from attnlab.corpora.files import Question
 from attnlab.errors import DataError
+from attnlab.reading import packaged_text
 
 T = TypeVar("T")
 
@@ -125,8 +125,7 @@ def _grammar() -> dict[str, Any]:
     def split(table: Mapping[str, Any]) -> dict[str, Any]:
         return {key: split(value) if isinstance(value, dict) else _listed(value) for key, value in table.items()}
 
-    file = resources.files("attnlab.corpora").joinpath("data", "stories.toml")
-    grammar = tomllib.loads(file.read_text(encoding="utf-8"))
+    grammar = tomllib.loads(packaged_text("corpora", "data", "stories.toml"))
     settings = {place: row.split(" | ") for place, row in grammar.pop("settings").items()}
     return {**split(grammar), "settings": [(place, side, _listed(spots)) for place, (side, spots) in settings.items()]}
 

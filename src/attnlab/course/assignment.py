@@ -9,13 +9,13 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from attnlab import corpora
 from attnlab.course.handout import students_sheet
 from attnlab.design import check
+from attnlab.reading import packaged_text
 from attnlab.store.folders import refuse_existing, write_bytes
 
 _PEOPLE = "people:300"
@@ -67,7 +67,7 @@ def write_course(folder: Path) -> list[Path]:
 
 def template(name: str) -> str:
     """A file of the assignment with its gaps."""
-    return resources.files("attnlab.course").joinpath("template", name).read_text(encoding="utf-8")
+    return packaged_text("course", "template", name)
 
 
 def solved(text: str) -> str:

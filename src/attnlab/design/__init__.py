@@ -20,28 +20,12 @@ if TYPE_CHECKING:
     from attnlab.design.theorems import derive
     from attnlab.design.verifier import verify
 
-__all__ = [
-    "Derivation",
-    "Formula",
-    "Result",
-    "Step",
-    "average",
-    "blend",
-    "derive",
-    "edit_key",
-    "layer",
-    "noise",
-    "project",
-    "reach",
-    "select",
-    "verify",
-    "when",
-]
 
 _HOMES = {"Result": "results", "when": "conditions", "noise": "noisy_keys", "verify": "verifier"}
 _HOMES |= dict.fromkeys(("average", "blend", "edit_key", "reach", "select"), "solve")
 _HOMES |= dict.fromkeys(("layer", "project"), "matrices")
 _HOMES |= dict.fromkeys(("Derivation", "Formula", "Step"), "derivations") | {"derive": "theorems"}
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,22 +18,14 @@ from typing import Any, Literal, get_type_hints
 
 from attnlab.config import build, check_bounds, from_text, require_seed, setting
 
-_MODULES = {
-    "Classification": "classify",
-    "Epoch": "classify",
-    "LabelledText": "classify",
-    "Outcome": "classify",
-    "Predictions": "classify",
-    "ScoredTable": "classify",
-    "describe_tables": "classify",
-    "export": "exchange",
-    "fine_tune": "classify",
-    "import_checkpoint": "checkpoints",
-    "import_model": "exchange",
-    "locate": "loading",
-    "make_classifier": "classify",
-    "predict": "classify",
+_NAMES = {  # by module
+    "classify": "Classification Epoch LabelledText Outcome Predictions ScoredTable describe_tables fine_tune make_classifier"
+    " predict",
+    "exchange": "export import_model",
+    "checkpoints": "import_checkpoint",
+    "loading": "locate",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = ["RATES", "FineTuning", *_MODULES]
 
 BAG_OF_WORDS = "bag-of-words"  # instead of an encoder

@@ -278,6 +278,10 @@ def _build_layer(choice: _Choice, module: nn.Module, query: Tensor, causal: bool
         layer = entry.make((heads * width, heads, int(block_size)), choice.options, causal=causal)
     if not isinstance(layer, Attention):
         raise UserError(f"{choice.name} is not an attnlab Attention, and does not accept queries, keys and values")
+    if layer.reads_input:
+        raise UserError(
+            f"{choice.name} also reads the input of its layer, and the model gives it queries, keys and values only"
+        )
     reasons = {
         "groups heads by its projections: set num_key_value_heads of the model instead": layer.heads.kv_heads != heads,
         "derives keys or values from its query projection, and the projections belong to the model": (

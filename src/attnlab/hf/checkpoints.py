@@ -112,6 +112,7 @@ def _read_model(file: Path, n_head: int | None, activation: Activation | None) -
         f"holds {re.sub(_BEFORE, '', foreign)}, which is no part of nanoGPT, minGPT or CS224N's model with dot-product"
         " attention; others, such as its synthesizer and perceiver, have no equal here": foreign,
         "holds no token embedding of nanoGPT, minGPT or CS224N": "transformer.wte.weight" not in tensors,
+        "holds whole or complex numbers as weights": not all(one.is_floating_point() for one in tensors.values()),
     }
     refuse(str(file), reasons)
     tokens, up = tensors["transformer.wte.weight"], tensors.get("transformer.h.0.mlp.c_fc.weight", torch.empty(0))

@@ -293,12 +293,13 @@ def copying_scores(model: LanguageModel, layer: int, symbols: int) -> list[float
 
     The circuit maps a token, straight from its embedding, to the logits that the head's output adds: W_U W_O W_V W_E. Its
     nonzero eigenvalues are those of a matrix of the head's width. 1: every direction is copied; 0: chance; -1: suppressed.
-    None for a mechanism that is no `Attention`, and with norms after the sums. Norms before enter by their linear part.
+    None for a mechanism that is no `Attention` or has gates or norms between values and output, and with norms after the
+    sums. Norms before enter by their linear part.
     """
     block = model.blocks[layer]
     assert isinstance(block, Block)
     attention = block.attn
-    if not isinstance(attention, Attention) or block.post:
+    if not isinstance(attention, Attention) or not attention.linear_output or block.post:
         return None
     with torch.no_grad():
         embedded = block.norm1(model.tokens.weight[:symbols])

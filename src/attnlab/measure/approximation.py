@@ -176,6 +176,10 @@ def make(entry: Entry, source: Source, options: Mapping[str, object]) -> Attenti
     module = entry.make(sizes, options, causal=source.causal).eval()
     if not isinstance(module, Attention):
         raise UserError(f"{entry.name} is no attnlab.mechanisms.heads.Attention: it has no pattern to look at")
+    if module.reads_input:
+        raise UserError(
+            f"{entry.name} reads more from its input than queries, keys and values: look at a trained model"
+        )
     return module
 
 

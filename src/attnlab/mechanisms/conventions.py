@@ -169,7 +169,7 @@ class _Convention:
             elif required:
                 self.arguments[each.name] = "x" if each.name.lower() in _SAME_INPUT else "..."
         if missing := unknown + [name for name, value in self.arguments.items() if value == "..."]:
-            raise self.error(f"{', '.join(missing)} cannot be recognised by name", dict.fromkeys(unknown, "..."))
+            raise self.error(f"{', '.join(missing)} cannot be recognised by name")
 
     def build(self, module: nn.Module, sizes: Sequence[int], shared: Mapping[str, Any]) -> str:
         """Run the constructor of the class on a module; the arguments that were recognised, in words."""
@@ -268,11 +268,18 @@ class _Convention:
         arguments = [f"{name}={value}" for name, value in self.arguments.items()]
         return f"forward({', '.join(['x', *arguments, *filter(None, [mask])])})"
 
-    def error(self, reason: str, opened: Mapping[str, str] = {}) -> ConfigError:
+    def error(self, reason: str, fields_read: Mapping[str, str] = {}) -> ConfigError:
         """An error with the lines of an adapter, in which dots stand for what was not recognised."""
-        name, sizes = self.cls.__name__, {size: size for size in _SIZES} if self.config else self.keywords
-        built = {each: what for each, what in sizes.items() if what in _SIZES} | dict(opened)
-        inner = ", ".join(_SIZES if self.native else (f"{each}={value}" for each, value in built.items()))
+        name, sizes = self.cls.__name__, {size: size for size in _SIZES}
+        values = {**_SHARED, **_FIXED, **sizes, "head_width": "n_embd // n_head", "n_kv_head": "n_head"}
+        arguments = {
+            each: values[what] for each, what in self.keywords.items() if what in _SIZES or each in self.required
+        }
+        arguments |= {each: "..." for each in self.required if each not in arguments}
+        if self.config:
+            held = (f"{each}={what}" for each, what in (sizes | dict(fields_read)).items())
+            arguments[self.config] = f"types.SimpleNamespace({', '.join(held)})"
+        inner = ", ".join(_SIZES if self.native else (f"{each}={value}" for each, value in arguments.items())) or "..."
         error = ConfigError(
             f"{name} cannot be built as Mechanism(n_embd, n_head, block_size) and called as forward(x): {reason};"
             f" add this adapter to the file, with a value for each ..., and name {name}Adapter instead"
@@ -280,7 +287,7 @@ class _Convention:
         error.add_note(f"""{"import types" if self.config else ""}
 class {name}Adapter({name}):
     def __init__(self, n_embd, n_head, block_size):
-        super().__init__({f"types.SimpleNamespace({inner})" if self.config else inner})
+        super().__init__({inner})
 
     def forward(self, x):
         return super().{self._call(f"{self.mask}=..." if self.mask else "")}""")

@@ -33,13 +33,9 @@ class GroupedQuery(Attention):
             raise ConfigError(f"gqa needs groups that divide the {n_head} heads, not {groups}")
         super().__init__(n_embd, n_head, block_size, kv_heads=groups, **shared)
 
-    def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """The averages by the pattern, with the values of a group repeated for its heads."""
-        return super().reference(q, k, v.repeat_interleave(q.shape[1] // v.shape[1], dim=1), padding)
-
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax of the scaled products, with the keys of a group repeated for its heads."""
-        return ops.attention_pattern(q, k.repeat_interleave(q.shape[1] // k.shape[1], dim=1), mask)
+        """Softmax of the scaled products."""
+        return ops.attention_pattern(q, k, mask)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """By torch's fused kernel, which never forms the pattern."""

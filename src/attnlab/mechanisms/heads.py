@@ -28,14 +28,35 @@ class Shared(TypedDict, total=False):
     dropout: float
 
 
+class Rotation(nn.Module):
+    """Rotate the first coordinates of heads by their positions; without rotary positions, do nothing."""
+
+    table: Tensor
+
+    def __init__(self, block_size: int, width: int, rotary: bool, rotation: ops.Rotary) -> None:
+        super().__init__()
+        self.rotary, self.rotation = rotary, rotation
+        table = ops.rotary_table(block_size, rotation.width(width), rotation.base) if rotary else torch.empty(0)
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, x: Float[Tensor, "B H T C"], start: int) -> Float[Tensor, "B H T C"]:
+        """Return the rotated heads of tokens at positions from `start` on; angles beyond the stored table are computed."""
+        if not self.rotary:
+            return x
+        tokens = x.shape[2]
+        if start + tokens <= len(self.table):
+            table = self.table[start : start + tokens]
+        else:
+            table = ops.rotary_table(tokens, self.table.shape[1], self.rotation.base, start).to(self.table)
+        return ops.rotate(x, table, self.rotation.layout)
+
+
 class Heads(nn.Module):
     """Three projections, split into heads, with rotary positions and normalised queries and keys if asked for.
 
     With `share`, the keys, or the keys and the values, use the projection of the queries; with `kv_heads`, there are fewer
-    heads of keys and values than of queries.
+    heads of keys and values than of queries; with `width`, heads are not as wide as n_embd / n_head.
     """
-
-    table: Tensor
 
     def __init__(
         self,
@@ -49,6 +70,7 @@ class Heads(nn.Module):
         bias: bool = False,
         kv_heads: int | None = None,
         share: _Share = "nothing",
+        width: int | None = None,
     ) -> None:
         super().__init__()
         self.n_head = n_head
@@ -56,13 +78,15 @@ class Heads(nn.Module):
         self.rotary = rotary
         self.rotation = rotation
         self.qk_norm = qk_norm
-        narrow = n_embd // n_head * self.kv_heads
-        self.query = nn.Linear(n_embd, n_embd, bias=bias)
+        width = width or n_embd // n_head
+        narrow = width * self.kv_heads
+        self.query = nn.Linear(n_embd, width * n_head, bias=bias)
         self.key = None if share in ("qk", "qkv") else nn.Linear(n_embd, narrow, bias=bias)
         self.value = None if share == "qkv" else nn.Linear(n_embd, narrow, bias=bias)
-        rotated = rotation.width(n_embd // n_head)
-        table = ops.rotary_table(block_size, rotated, rotation.base) if rotary else torch.empty(0)
-        self.register_buffer("table", table, persistent=False)
+        self.query_norm, self.key_norm = (
+            nn.RMSNorm(width, ops.EPSILON, elementwise_affine=False) if qk_norm else nn.Identity() for _ in range(2)
+        )
+        self.rotate = Rotation(block_size, width, rotary, rotation)
 
     def forward(
         self, x: Float[Tensor, "B T D"], start: int = 0, source: Float[Tensor, "B S D"] | None = None
@@ -72,18 +96,9 @@ class Heads(nn.Module):
         q = ops.split_heads(self.query(x), self.n_head)
         k = ops.split_heads((self.key or self.query)(source), self.kv_heads)
         v = ops.split_heads((self.value or self.query)(source), self.kv_heads)
-        if self.qk_norm:
-            q, k = ops.rms_norm(q), ops.rms_norm(k)
-        if self.rotary:
-            table = self.angles(start, x.shape[1])
-            q, k = (ops.rotate(part, table, self.rotation.layout) for part in (q, k))
+        q, k = self.query_norm(q), self.key_norm(k)
+        q, k = self.rotate(q, start), self.rotate(k, start)
         return q.to(v.dtype), k.to(v.dtype), v  # under autocast, norms and angles are float32
-
-    def angles(self, start: int, tokens: int) -> Float[Tensor, "T R"]:
-        """Cosines and sines of positions from `start` on: of the stored table, or computed beyond its end."""
-        if start + tokens <= len(self.table):
-            return self.table[start : start + tokens]
-        return ops.rotary_table(tokens, self.table.shape[1], self.rotation.base, start).to(self.table)
 
 
 class KeyValueCache:
@@ -141,6 +156,8 @@ class Attention(nn.Module):
     """
 
     bounded = False  # whether it has something for every position of the block, and so takes no longer texts
+    reads_input = False  # whether queries, keys and values of other projections are not enough for it
+    linear_output = True  # whether what a head writes is a linear map of the tokens that it averages
 
     def __init__(
         self,
@@ -149,6 +166,7 @@ class Attention(nn.Module):
         block_size: int,
         kv_heads: int | None = None,
         share: _Share = "nothing",
+        width: int | None = None,
         *,
         causal: bool = True,
         rotary: bool = False,
@@ -173,8 +191,9 @@ class Attention(nn.Module):
             bias=bias,
             kv_heads=kv_heads,
             share=share,
+            width=width,
         )
-        self.out = nn.Linear(n_embd, n_embd, bias=bias)
+        self.out = nn.Linear(n_head * (width or n_embd // n_head), n_embd, bias=bias)
         self.hook_q, self.hook_k, self.hook_v = Tap(), Tap(), Tap()
         self.hook_pattern, self.hook_z = Tap(), Tap()
 
@@ -213,7 +232,7 @@ class Attention(nn.Module):
         q, k, v = self.tapped(*self.heads(x, source=source))
         if cache is not None:
             k, v = cache.append(k, v)
-        return self.finish(self.averages(self.pattern(q, k, mask), v), x)
+        return self.finish(self.weigh(q, k, v, mask), x)
 
     def tapped(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
         """Pass through the taps, whose layout is [batch, token, head, ...], as is usual in the field."""
@@ -237,12 +256,17 @@ class Attention(nn.Module):
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """The averages by the pattern."""
-        mask = ops.visible(q.shape[2], k.shape[2], padding, self.causal, q.device)
+        return self.weigh(q, k, v, ops.visible(q.shape[2], k.shape[2], padding, self.causal, q.device))
+
+    def weigh(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """The averages by the pattern, where the mask allows it."""
         return self.averages(self.pattern(q, k, mask), v)
 
     def averages(self, pattern: Tensor, v: Tensor) -> Tensor:
-        """The values weighted by a pattern."""
-        return F.dropout(self.hook_pattern(pattern), self.dropout, self.training) @ v
+        """The values weighted by a pattern; heads of one group share theirs."""
+        return F.dropout(self.hook_pattern(pattern), self.dropout, self.training) @ ops.repeat_heads(
+            v, pattern.shape[1]
+        )
 
     def pattern(
         self, q: Float[Tensor, "B H T C"], k: Float[Tensor, "B G S C"], mask: Bool[Tensor, "#B 1 T S"] | None

@@ -52,7 +52,7 @@ class Perceiver(Attention):
     def asking(self) -> Float[Tensor, "1 H S C"]:
         """The queries of the latents."""
         asking = ops.split_heads(self.heads.query(self.latents)[None], self.heads.n_head)
-        return ops.rms_norm(asking) if self.heads.qk_norm else asking
+        return self.heads.query_norm(asking)
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The weights of the tokens in the latents, and of the latents in every token."""

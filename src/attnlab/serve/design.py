@@ -11,13 +11,13 @@ import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct, structs
 
 from attnlab.errors import DataError, UserError
+from attnlab.reading import packaged_text
 from attnlab.serve.routes import Options, Query, Route
 
 if TYPE_CHECKING:
@@ -257,8 +257,8 @@ def examples(_: Options, __: Query) -> list[Example]:
     from attnlab.course.handout import students_sheet
     from attnlab.design import check
 
-    worked = resources.files("attnlab.serve").joinpath("sheets", "a12.toml").read_text(encoding="utf-8")
-    course = resources.files("attnlab.course").joinpath("template", "sheet.toml").read_text(encoding="utf-8")
+    worked = packaged_text("serve", "sheets", "a12.toml")
+    course = packaged_text("course", "template", "sheet.toml")
     return [
         Example("a12", "A12: the worked exercise", worked),
         Example("course", "Assignment of attnlab course new", students_sheet(check.parse(course, Path("the sheet")))),

@@ -15,19 +15,3 @@ It judges answers and trains nothing: stages trains models, stats has the rules,
 from attnlab.trust.asking import Answer, Neighbour, Oracle, ask
 from attnlab.trust.calibrating import Calibrated, CalibrationSummary, Row, calibrate, calibration_of, usual_questions
 from attnlab.trust.verdict import VERDICTS, Judgement, judge
-
-__all__ = [
-    "VERDICTS",
-    "Answer",
-    "Calibrated",
-    "CalibrationSummary",
-    "Judgement",
-    "Neighbour",
-    "Oracle",
-    "Row",
-    "ask",
-    "calibrate",
-    "calibration_of",
-    "judge",
-    "usual_questions",
-]

@@ -2,8 +2,9 @@
 
 Attention itself is what torch's `scaled_dot_product_attention` does: queries, keys and values are given, the averages and
 the gradients of all three (and of what else the mechanism learns there) are computed. Mechanisms built on `Attention` are
-timed this way, and a ratio to SDPA is fair. A mechanism with a `forward` of its own, or a user's module, is timed whole, from
-residual stream to residual stream with its projections, and its baseline is a whole `dot`.
+timed this way, and a ratio to SDPA is fair; so are those built on `Recurrent`, which are given their gates too. A mechanism
+with a `forward` of its own, or a user's module, is timed whole, from residual stream to residual stream with its projections,
+and its baseline is a whole `dot`.
 
 All cases of a length get the same tensors, laid out as in a model: tokens before heads.
 """
@@ -26,6 +27,7 @@ from attnlab.inside.taps import Tap
 from attnlab.measure.bench import NAIVE, SDPA
 from attnlab.mechanisms.conventions import conventions_of
 from attnlab.mechanisms.heads import Attention
+from attnlab.mechanisms.recurrent import Gates, Recurrent
 
 Path = Literal["fast", "reference"]
 Step = Callable[[], object]
@@ -129,7 +131,7 @@ def build(case: Case) -> nn.Module:
 
 def _takes_queries(module: nn.Module) -> bool:
     """Whether queries, keys and values can be given to it."""
-    return isinstance(module, Attention) and type(module).forward is Attention.forward
+    return any(isinstance(module, base) and type(module).forward is base.forward for base in (Attention, Recurrent))
 
 
 def _has_two_paths(module: nn.Module) -> bool:
@@ -213,7 +215,9 @@ def on_heads(
         inputs.get(role, case.batch, heads, case.tokens, width)
         for role, (heads, width) in zip("qkv", shapes, strict=True)
     )
-    gradient = inputs.get("gradient", case.batch, case.n_head, case.tokens, shapes[2][1])
+    with torch.no_grad():
+        width = call(*(tensor[:, :, :1] for tensor in tensors)).shape[-1]
+    gradient = inputs.get("gradient", case.batch, case.n_head, case.tokens, width)
     return Work(call, tensors, gradient, tuple(learned))
 
 
@@ -232,6 +236,8 @@ def _core(case: Case, inputs: Inputs) -> Work:
     if case.name == NAIVE:
         return on_heads(case, inputs, partial(_naive, causal=case.causal))
     module = build(case)
+    if isinstance(module, Recurrent):
+        return _recurrence(case, inputs, module)
     assert isinstance(module, Attention)
     with torch.no_grad():
         shapes = [(part.shape[1], part.shape[3]) for part in module.project(torch.zeros(1, 1, case.n_embd), 0)]
@@ -241,6 +247,24 @@ def _core(case: Case, inputs: Inputs) -> Work:
     ]
     average = module.dispatch if case.path == "fast" else module.reference
     return on_heads(case, inputs, partial(average, padding=None), shapes, learned)
+
+
+def _recurrence(case: Case, inputs: Inputs, module: Recurrent) -> Work:
+    """What heads read from their states, given the queries, keys, values and gates that the module makes of some text."""
+    with torch.no_grad():
+        x = inputs.get("x", case.batch, case.tokens, case.n_embd)
+        q, k, v = module.project(x, None, None)
+        gates = module.gates(x)
+    given = {name: gate for name, gate in gates._asdict().items() if gate is not None}
+    arguments = tuple(part.detach().requires_grad_() for part in (q, k, v, *given.values()))
+    if case.path == "reference":
+        module.hook_pattern.register_forward_hook(lambda *_: None)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> Tensor:
+        return module.attend(q, k, v, Gates(**dict(zip(given, gates, strict=True))), None, None)
+
+    gradient = inputs.get("gradient", case.batch, v.shape[2], case.tokens, v.shape[3])
+    return Work(attend, arguments, gradient)
 
 
 def _naive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
