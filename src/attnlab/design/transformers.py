@@ -182,7 +182,10 @@ def _sinusoidal() -> Iterator[Step]:
     yield step(
         "But where every frequency is a multiple of 2·pi/N, positions N apart do coincide.",
         "So do not choose all of them as rational multiples of pi",
-        Formula(sp.cos((m + period) * 2 * sp.pi / period), "=", sp.cos(m * 2 * sp.pi / period)),
+        *(
+            Formula(wave((m + period) * 2 * sp.pi * j / period), "=", wave(m * 2 * sp.pi * j / period))
+            for wave in (sp.sin, sp.cos)
+        ),
     )
 
 

@@ -77,16 +77,16 @@ class HeadNumbers:
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of one layer: its heads' patterns, or one map of influence for all of them."""
+    """The weights of one layer: its heads' patterns, what their states hold, or one map of influence for all of them."""
 
     tap: str
     mechanism: str
-    kind: Literal["pattern", "influence"]
+    kind: Literal["pattern", "influence", "state"]
     maps: Float[Tensor, "H T T"]
 
     def shares(self) -> Float[Tensor, "H T T"]:
-        """The weights to draw: a pattern unchanged, an influence, which has no unit, with rows normalised to sum to 1."""
-        if self.kind == "pattern":
+        """The weights to draw: unchanged, or for an influence, which has no unit, with rows normalised to sum to 1."""
+        if self.kind != "influence":
             return self.maps
         return self.maps / self.maps.sum(dim=-1, keepdim=True).clamp_min(1e-30)
 
@@ -104,6 +104,7 @@ class View:
     layers: tuple[Layer, ...]
     next: tuple[Guess, ...]
     read: tuple[Reading, ...]
+    states: tuple[Layer, ...] = ()  # of recurrent layers: what each state returns for the key of every token
 
     @property
     def patterns(self) -> dict[str, Float[Tensor, "H T T"]]:
@@ -127,7 +128,8 @@ class View:
     def record(self) -> LookRecord:
         """Everything in numbers, ready for JSON."""
         attention = [layer.rounded() for layer in self.layers]
-        return LookRecord(self.text, self.tokens, self.loss, self.next, self.read, self.heads(), attention)
+        states = {layer.tap: layer.rounded() for layer in self.states}
+        return LookRecord(self.text, self.tokens, self.loss, self.next, self.read, self.heads(), attention, states)
 
     def document(self, run: str = "", command: str = "") -> Document:
         """The page."""
@@ -147,6 +149,7 @@ class View:
             sections=[
                 Section("What it expects next", [_expectation_chart(self)]),
                 *_heads_section(self, names),
+                *_states_section(self),
                 _surprise_section(self),
                 Section("Reproduce", [blocks.Code(command), Text([python])]),
             ],
@@ -169,7 +172,10 @@ class View:
 
 @dataclass(frozen=True)
 class LookRecord:
-    """A view in numbers; attention is [layer][head][destination][source], and an influence has one head."""
+    """A view in numbers; attention is [layer][head][destination][source], and an influence has one head.
+
+    States are [head][key][value], by the names of their taps.
+    """
 
     text: str
     tokens: tuple[str, ...]
@@ -178,6 +184,7 @@ class LookRecord:
     read: tuple[Reading, ...]
     heads: list[HeadNumbers]
     attention: list[list[list[list[float]]]]
+    states: dict[str, list[list[list[float]]]]
 
 
 def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
@@ -197,6 +204,11 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, ids: Sequence[int], text
         layers=tuple(_layer_of(model, number, seen) for number in range(model.config.n_layer)),
         next=_guesses(chances[-1], tokenizer, top),
         read=_readings(chances, ids, tokenizer),
+        states=tuple(
+            Layer(tap, model.config.mechanisms[number % len(model.config.mechanisms)], "state", seen[tap][0])
+            for number in range(model.config.n_layer)
+            if (tap := f"blocks.{number}.attn.hook_state") in seen
+        ),
     )
 
 
@@ -357,6 +369,27 @@ def _heads_section(view: View, mechanisms: Sequence[str]) -> list[Section]:
     size = min(_LARGEST, max(_SMALLEST, _ROOM / len(tokens)))
     viewer = blocks.Heads(tokens, heads, len(tokens) - 1, size, notes, strip=True)
     return blocks.section("Where it looks", Text([words]) if readable else None, viewer)
+
+
+def _states_section(view: View) -> list[Section]:
+    """What recurrent layers still know of every token after the text."""
+    heads = []
+    for layer in view.states:
+        number = int(layer.tap.split(".")[1]) + 1
+        for place, held in enumerate(layer.rounded(), start=1):
+            kept = sum(row[token] >= 0.5 for token, row in enumerate(held))
+            sentence = f"It returns at least half of the value of {kept} of {plural(len(held), 'token')}."
+            heads.append(blocks.Head(number, place, held, sentence))
+    if not heads:
+        return []
+    words = (
+        "A recurrent layer keeps no tokens, only a state per head. Each row reads the state after the text with the key of one"
+        " token: a weight of 1 on the diagonal means that exactly the value of that token comes back, 0 that it was forgotten"
+        " or overwritten. Other cells of a row are values of other tokens that are mixed in."
+    )
+    size = min(_LARGEST, max(_SMALLEST, _ROOM / len(view.tokens)))
+    viewer = blocks.Heads(view.tokens, heads, len(view.tokens) - 1, size)
+    return blocks.section("What the state holds", Text([words]), viewer)
 
 
 def _surprise_section(view: View) -> Section:

@@ -64,8 +64,38 @@ def weights(
     A token adds u = v - Σ (erase · decayed key) u to the state, summed over the tokens before it. That is a triangular
     system of equations, so the outputs are (q · decayed keys) times its inverse, times the values.
     """
-    passed = None if decay is None else decay.double().clamp_min(_LEAST).cumsum(dim=2)
-    scores = _decayed_products(q, k, passed).tril()
+    passed = _passed(decay)
+    return _corrected(_decayed_products(q, k, passed).tril(), k, passed, erase)
+
+
+def stored(
+    k: Float[Tensor, "B H T K"],
+    decay: Float[Tensor, "B H T #K"] | None = None,
+    erase: Float[Tensor, "B H T K"] | None = None,
+) -> Float[Tensor, "B H T T"]:
+    """What the state after a text returns for the key of every token (row): the weight of every token's value (column).
+
+    The state is read with the key divided by its squared length. Then a value that alone is stored under its key has a weight
+    of one there, and one that was forgotten or overwritten has zero. Other weights in a row are values that are mixed in.
+    """
+    passed = _passed(decay)
+    left = k if passed is None else k * (passed[:, :, -1:] - passed).exp().to(k.dtype)
+    probe = k / k.square().sum(dim=-1, keepdim=True).clamp_min(1e-30)
+    return _corrected(probe @ left.transpose(-2, -1), k, passed, erase)
+
+
+def _passed(decay: Float[Tensor, "B H T #K"] | None) -> Float[Tensor, "B H T #K"] | None:
+    """The sum of the logarithms of all decays up to each token."""
+    return None if decay is None else decay.double().clamp_min(_LEAST).cumsum(dim=2)
+
+
+def _corrected(
+    scores: Float[Tensor, "B H T T"],
+    k: Float[Tensor, "B H T K"],
+    passed: Float[Tensor, "B H T #K"] | None,
+    erase: Float[Tensor, "B H T K"] | None,
+) -> Float[Tensor, "B H T T"]:
+    """Weights of what tokens add to the state as weights of their values."""
     if erase is None:
         return scores
     system = _decayed_products(erase, k, passed).tril(-1)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from attnlab import ops
 from attnlab.errors import ConfigError
 from attnlab.inside.taps import Tap
-from attnlab.kernels.scan import scan, weights
+from attnlab.kernels.scan import scan, stored, weights
 
 NORM_EPSILON = 1e-6  # of queries, keys and outputs, inside the root, as in released models
 
@@ -106,7 +106,8 @@ class Decay(nn.Module):
 class Recurrent(nn.Module):
     """Projections, short convolution, recurrence, gated output: a mechanism adds its `gates`. Abstract.
 
-    `hook_pattern` shows the weights of the closed form, and when it is watched they compute the outputs.
+    `hook_pattern` shows the weights of the closed form, and when it is watched they compute the outputs. `hook_state` shows
+    what the state after the text returns for the key of every token, as weights of all values; no output depends on it.
 
     Parameters
     ----------
@@ -166,7 +167,7 @@ class Recurrent(nn.Module):
         self.gate_activation = F.silu if gate == "silu" else torch.sigmoid
         self.out = nn.Linear(values, n_embd, bias=bias)
         self.hook_q, self.hook_k, self.hook_v = Tap(), Tap(), Tap()
-        self.hook_pattern, self.hook_z = Tap(), Tap()
+        self.hook_pattern, self.hook_state, self.hook_z = Tap(), Tap(), Tap()
 
     def gates(self, x: Float[Tensor, "B T D"]) -> Gates:
         """Return what every token does to the state."""
@@ -252,6 +253,9 @@ class Recurrent(nn.Module):
         cache: RecurrentCache | None,
     ) -> Float[Tensor, "B H T C"]:
         """The outputs by the closed form if it is watched, else by the recurrence."""
+        if cache is None and self.hook_state.watched:
+            kept = stored(k, decay, erase)
+            self.hook_state(kept if write is None else kept * write.transpose(-2, -1))
         if cache is None and self.hook_pattern.watched:
             pattern = weights(q, k, decay, erase)
             pattern = pattern if write is None else pattern * write.transpose(-2, -1)
