@@ -187,21 +187,25 @@ def test_links_of_the_documents_lead_somewhere() -> None:
 
 def test_a_mechanism_of_ones_own_is_as_easy_as_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs/your-own.md").read_text(encoding="utf-8")
-    block, theirs, *_ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    block, recurrence, theirs, *_ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "my_file.py").write_text(block)
+    (tmp_path / "my_recurrence.py").write_text(recurrence)
     (tmp_path / "attention.py").write_text(theirs)
     monkeypatch.chdir(tmp_path)
     assert attnlab.audit_mechanism("my_file.py:MyAttention", length=97).verdict == "pass"
+    assert attnlab.audit_mechanism("my_recurrence.py:MyRecurrence", length=97).verdict == "pass"
     report = attnlab.audit_mechanism("attention.py:CausalSelfAttention", length=9)
     assert report.verdict == "pass"
     assert report.notes[0] in " ".join(page.split())
-    command, _ = re.findall(r"^attnlab (pretrain .*)$", page, flags=re.MULTILINE)
-    words = shlex.split(command)
-    words[words.index("people:300")] = "people:60"
-    words[words.index("--train.epochs") + 1] = "1"
-    cli.main([*words, "--model.n_embd", "32", "--model.n_head", "2", "--model.vocab_size", "300", "--out", "run"])
-    model, _ = attnlab.load_model("run")
-    assert model.blocks[1].attn.strength == 0.5
+    first, second, _ = re.findall(r"^attnlab (pretrain .*)$", page, flags=re.MULTILINE)
+    small = ["--train.epochs", "1", "--model.n_embd", "32", "--model.n_head", "2", "--model.vocab_size", "300"]
+    for number, command in enumerate((first, second)):
+        words = shlex.split(command.replace("people:300", "people:60").partition(" --train.epochs")[0])
+        cli.main([*words, *small, "--out", f"run-{number}"])
+    assert attnlab.load_model("run-0")[0].blocks[1].attn.strength == 0.5
+    layers = attnlab.load_model("run-1")[0].mechanisms
+    assert [type(layer).__name__ for layer in layers[:2]] == ["MyRecurrence", "Dot"]
+    assert layers[1].heads.rotary
 
 
 def locked(name: str) -> dict[str, tuple[str, list[str]]]:

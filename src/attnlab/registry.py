@@ -293,7 +293,7 @@ def load_file(reference: str, kind: Kind, adapted: bool = True) -> Entry:
         adapted and kind == "mechanism" and inspect.isclass(build)
     ):  # by name, since tasks and studies never import torch
         build = importlib.import_module("attnlab.mechanisms.conventions").adapt(build)
-    return Entry(kind, reference, build)
+    return Entry(kind, reference, build, ordered=getattr(build, "ordered", False))
 
 
 def _execute(source: usercode.Source) -> tuple[ModuleType, list[Entry]]:

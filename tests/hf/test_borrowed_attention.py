@@ -76,6 +76,7 @@ REFUSED = {
     "perceiver": "needs the query projection",
     "zero_mask": "wrong on purpose",
 }
+REFUSED |= {name: "causal only" for name in registry.names("mechanism") if registry.find("mechanism", name).ordered}
 
 
 def texts() -> tuple[torch.Tensor, torch.Tensor]:

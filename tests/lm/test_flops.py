@@ -24,6 +24,7 @@ MECHANISMS = [name for name in registry.names("mechanism") if registry.find("mec
 # Operations on two or more tensors of numbers that are no products.
 NO_PRODUCTS = {"copy_", "index_add", "index_add_", "index_put", "native_layer_norm", "native_layer_norm_backward"}
 NO_PRODUCTS |= {"_softmax_backward_data", "_log_softmax_backward_data", "nll_loss_backward"}
+NO_PRODUCTS |= {"softplus_backward", "log_sigmoid_backward"}
 
 
 def make(preset: str = "nano-words", **model: Any) -> LanguageModel:
