@@ -6,7 +6,7 @@ G heads of keys and values   V vocabulary   N targets
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import Literal, ParamSpec, TypeVar
@@ -228,13 +228,17 @@ def fused_attention(
     causal: bool,
     dropout: float = 0.0,
     scale: float | None = None,
+    mask: Bool[Tensor, "#B 1 T S"] | None = None,
 ) -> Float[Tensor, "B H T E"]:
     """Scaled dot-product attention by torch's fused kernel, which never forms the pattern; causal only for whole texts.
+
+    A `mask` takes the place of padding and direction.
 
     The kernel needs values as wide as keys, or torch forms the pattern after all: the narrower ones are padded with zeros.
     """
     assert not causal or q.shape[2] == k.shape[2]
-    mask = None if padding is None else visible(q.shape[2], k.shape[2], padding, causal, q.device)
+    if padding is not None:
+        mask = visible(q.shape[2], k.shape[2], padding, causal, q.device)
     width = max(q.shape[-1], v.shape[-1])
     width = width if q.shape[-1] == v.shape[-1] else -(-width // 8) * 8
     wide_q, wide_k, wide_v = (fill(x, width - x.shape[-1]) for x in (q, k, v))
@@ -254,6 +258,21 @@ def fused_attention(
 _SCORES = 1 << 22  # at a time; larger allocations are mapped anew by the system every time
 
 
+def slices_of_queries(
+    heads: int, tokens: int, padding: Bool[Tensor, "B T"] | None, causal: bool, device: torch.device
+) -> Iterator[tuple[slice, slice, Bool[Tensor, "#B 1 R S"] | None]]:
+    """Slices of the queries of a whole text, of the keys that each may see, and its mask; `heads` are those of all texts."""
+    rows = min(max(16, _SCORES // (heads * tokens)), tokens)
+    for first in range(0, tokens, rows):
+        last = min(first + rows, tokens)
+        seen = slice(0, last if causal else tokens)
+        yield (
+            slice(first, last),
+            seen,
+            visible(last - first, seen.stop, None if padding is None else padding[:, seen], causal, device),
+        )
+
+
 def attend_in_slices(
     attend: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
     q: Float[Tensor, "B H T C"],
@@ -266,17 +285,11 @@ def attend_in_slices(
 
     Slices are computed again in the backward pass, so that memory is linear in the length.
     """
-    tokens = q.shape[2]
-    rows = max(16, _SCORES // (q.shape[0] * q.shape[1] * tokens))
-    if rows >= tokens:
-        return attend(q, k, v, visible(tokens, tokens, padding, causal, q.device))
-    parts = []
-    for first in range(0, tokens, rows):
-        last = min(first + rows, tokens)
-        seen = last if causal else tokens
-        mask = visible(last - first, seen, None if padding is None else padding[:, :seen], causal, q.device)
-        arguments = (q[:, :, first:last], k[:, :, :seen], v[:, :, :seen], mask)
-        parts.append(checkpoint(attend, *arguments, use_reentrant=False))
+    slices = slices_of_queries(q.shape[0] * q.shape[1], q.shape[2], padding, causal, q.device)
+    parts = [
+        checkpoint(attend, q[:, :, rows], k[:, :, seen], v[:, :, seen], mask, use_reentrant=False)
+        for rows, seen, mask in slices
+    ]
     return torch.cat(parts, dim=2)
 
 

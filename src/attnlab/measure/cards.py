@@ -73,6 +73,8 @@ def _example(entry: Entry, option: Option) -> object:
     """A value to show how an option is set: another choice, or a number that fits."""
     if option.choices:
         return next((choice for choice in option.choices if choice != option.default), option.choices[0])
+    if isinstance(option.default, bool):
+        return str(not option.default).lower()
     if isinstance(option.default, float):
         return option.default
     return 2 * option.default + 1 if option.default else 64 if option.name in entry.knobs else 2

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from attnlab import ops
 from attnlab.errors import ConfigError
@@ -16,16 +17,16 @@ from attnlab.registry import mechanism
 
 
 class _Guide(torch.autograd.Function):
-    """Pass weights through; in the backward pass, the scores get the gradient that is given here."""
+    """Pass a tensor through; in the backward pass, others get the gradients that are given here."""
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, scores: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
-        return weights.view_as(weights)
+    def forward(ctx: Any, x: Tensor, *others: Tensor) -> Tensor:
+        ctx.save_for_backward(*others[len(others) // 2 :])
+        return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return gradients[0], ctx.saved_tensors[0], None
+        return gradients[0], *ctx.saved_tensors, *(None for _ in ctx.saved_tensors)
 
 
 class Indexer(nn.Module):
@@ -57,16 +58,24 @@ class Indexer(nn.Module):
         return sum((weight * (query @ keys.mT).relu() for query, weight in parts), torch.zeros((), device=keys.device))
 
 
-def choose(
+def limits(
     scores: Float[Tensor, "B T S"], mask: Bool[Tensor, "#B 1 T S"] | None, topk: int
-) -> Bool[Tensor, "#B 1 T S"] | None:
-    """The visible tokens with the highest scores, all if there are no more than `topk`; of equal ones, the first."""
-    if scores.shape[-1] <= topk:
-        return mask
+) -> tuple[Float[Tensor, "B 1 T 1"], Int[Tensor, "B 1 T 1"]]:
+    """The lowest of the `topk` highest visible scores of each row, and how many that are equal to it are among them."""
     scores = scores[:, None] if mask is None else scores[:, None].masked_fill(~mask, float("-inf"))
-    least = scores.topk(topk, dim=-1, sorted=False).values.amin(-1, keepdim=True)
-    chosen, ties = scores > least, scores == least
-    chosen = chosen | ties & (ties.cumsum(-1) <= topk - chosen.sum(-1, keepdim=True))
+    least = scores.topk(min(topk, scores.shape[-1]), dim=-1, sorted=False).values.amin(-1, keepdim=True)
+    return least, topk - (scores > least).sum(-1, keepdim=True)
+
+
+def choose(
+    scores: Float[Tensor, "B T S"],
+    mask: Bool[Tensor, "#B 1 T S"] | None,
+    least: Float[Tensor, "B 1 T 1"],
+    equal: Int[Tensor, "B 1 T 1"],
+) -> Bool[Tensor, "B 1 T S"]:
+    """The visible tokens above the limit, and the first of those equal to it."""
+    ties = scores[:, None] == least
+    chosen = (scores[:, None] > least) | ties & ((ties if mask is None else ties & mask).cumsum(-1) <= equal)
     return chosen if mask is None else chosen & mask
 
 
@@ -119,25 +128,66 @@ class _Selecting(Attention):
         """The weights over the chosen tokens."""
         q, asked, k, keys = self.separate(q, k)
         scores = self.indexer.scores(asked, keys)
-        mask = choose(scores.detach(), mask, self.topk)
+        mask = choose(scores.detach(), mask, *limits(scores.detach(), mask, self.topk))
         weights = self.weights(q, k, mask)
         if not scores.requires_grad:
             return weights
-        with torch.no_grad():  # of the KL divergence of the scores' softmax from the mean weights of all heads
-            gradient = (ops.masked_softmax(scores[:, None], mask) - weights.mean(1, keepdim=True))[:, 0]
-        guided: Tensor = _Guide.apply(weights, scores, gradient)  # type: ignore[no-untyped-call]
+        guided: Tensor = _Guide.apply(weights, scores, _towards(scores, weights, mask))  # type: ignore[no-untyped-call]
         return guided
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Softmax of the scaled products."""
         return ops.attention_pattern(q, k, mask)
 
+    def expand(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of every head."""
+        return k, v
+
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """The same for a slice of the queries at a time."""
-        return ops.attend_in_slices(self.weigh, q, k, v, padding, self.causal)
+        """By torch's fused kernel with a mask, for a slice of the queries at a time.
+
+        The gradients of the indexer are computed at once, and the mask again in the backward pass, from its limits.
+        """
+        q, asked, k, keys = self.separate(q, k)
+        k, v = self.expand(k, v)
+        learns = asked.requires_grad
+        gradients, parts = (torch.zeros_like(asked), torch.zeros_like(keys)), []
+        for rows, seen, mask in ops.slices_of_queries(len(q) * q.shape[1], q.shape[2], padding, self.causal, q.device):
+            own = [part.detach().requires_grad_(learns) for part in (asked[:, rows], keys[:, seen])]
+            scores = self.indexer.scores(*own)
+            bounds = limits(scores.detach(), mask, self.topk)
+            if learns:
+                with torch.no_grad():
+                    chosen = choose(scores, mask, *bounds)
+                    weights = ops.attention_pattern(q[:, :, rows], k[:, :, seen], chosen)
+                slopes = torch.autograd.grad(scores, own, _towards(scores, weights, chosen))
+                for total, slope, place in zip(gradients, slopes, (rows, seen), strict=True):
+                    total[:, place] += slope
+            attended = (q[:, :, rows], k[:, :, seen], v[:, :, seen])
+            parts.append(
+                checkpoint(
+                    self._attend, *attended, *(part.detach() for part in own), mask, *bounds, use_reentrant=False
+                )
+            )
+        z = torch.cat(parts, dim=2)
+        guided: Tensor = _Guide.apply(z, asked, keys, *gradients) if learns else z  # type: ignore[no-untyped-call]
+        return guided
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, asked: Tensor, keys: Tensor, *limited: Any) -> Tensor:
+        """The averages over the tokens within the limits."""
+        chosen = choose(self.indexer.scores(asked, keys), *limited)
+        return ops.fused_attention(q, k, v, None, False, self.dropout if self.training else 0.0, mask=chosen)
 
 
-@mechanism("dsa", paper="arXiv:2512.02556", cost="n²·i + n·k·d", causal=True, weights="sparse", knobs=("topk",))
+@torch.no_grad()
+def _towards(
+    scores: Float[Tensor, "B T S"], weights: Float[Tensor, "B H T S"], mask: Bool[Tensor, "B 1 T S"]
+) -> Float[Tensor, "B T S"]:
+    """The gradient, by scores, of the KL divergence of their softmax from the mean weights of all heads."""
+    return (ops.masked_softmax(scores[:, None], mask) - weights.mean(1, keepdim=True))[:, 0]
+
+
+@mechanism("dsa", paper="arXiv:2512.02556", cost="n²·i + n·k·d", causal=True)
 class Sparse(_Selecting):
     """Dot-product attention over the `topk` visible tokens with the highest scores of an indexer.
 
@@ -145,8 +195,9 @@ class Sparse(_Selecting):
     from the mean weights of all heads over the chosen tokens, averaged over tokens, whatever the scale of the loss. Nothing
     flows from it into the rest of the model.
 
-    Costs: the indexer scores all pairs, with few small heads; slices keep memory linear.
-    Cannot: find what the indexer overlooks: only chosen tokens teach it. Here the choice saves no time, see docs.
+    Costs: the indexer scores all pairs, and here the fused kernel computes all pairs too: in training several times the time
+    of `dot`, with memory linear in the length. The choice saves time only on devices with kernels made for it.
+    Cannot: find what the indexer overlooks: only chosen tokens teach it.
 
     Parameters
     ----------
@@ -230,3 +281,7 @@ class SparseLatent(_Selecting, Latent):
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Those of latent attention."""
         return Latent.pattern(self, q, k, mask)
+
+    def expand(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """As in latent attention."""
+        return Latent.expand(self, k, v)

@@ -112,11 +112,14 @@ class Latent(Attention):
         """The averages of the latents, mapped to values."""
         return super().averages(pattern, v) @ self.values.weight.unflatten(0, (pattern.shape[1], -1)).mT.to(v.dtype)
 
-    def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """By torch's fused kernel, with keys and values of every head."""
-        heads, rope = q.shape[1], self.heads.widths[1]
+    def expand(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of every head."""
+        heads, rope = self.heads.n_head, self.heads.widths[1]
         latent, key = k.split([k.shape[-1] - rope, rope], dim=-1)
         keys = ops.split_heads(self.keys(latent[:, 0]), heads)
         keys = torch.cat([keys, key.expand(-1, heads, -1, -1)], dim=-1)
-        values = ops.split_heads(self.values(v[:, 0]), heads)
-        return ops.fused_attention(q, keys, values, padding, self.causal, self.dropout if self.training else 0.0)
+        return keys, ops.split_heads(self.values(v[:, 0]), heads)
+
+    def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """By torch's fused kernel, with keys and values of every head."""
+        return ops.fused_attention(q, *self.expand(k, v), padding, self.causal, self.dropout if self.training else 0.0)
