@@ -156,12 +156,14 @@ def _compare(
         return _Compared([row @ keys.mT for row in rows], rows, keys, None, None, [])
     size = keys.shape[1]
     decay, block = decay.clamp_min(_LEAST), size
-    while block > 1 and decay.unflatten(1, (-1, block)).sum(dim=2).amin() < _MODERATE:
+    passed = decay.cumsum(dim=1)[:, None]
+    while block > 1 and passed[:, :, -1].amin() < _MODERATE:
         block //= 2
-    passed = decay.unflatten(1, (-1, block)).cumsum(dim=2)
+        passed = decay.unflatten(1, (-1, block)).cumsum(dim=2)
     total = passed[:, :, -1:]
     middle = (passed - total / 2).clamp(_MODERATE, -_MODERATE)  # the limits matter to blocks of one token
-    scales = up, down, start, end = middle.exp(), (-middle).exp(), passed.exp(), (total - passed).exp()
+    up = middle.exp()
+    scales = up, down, start, end = up, up.reciprocal(), passed.exp(), (total - passed).exp()
     total = total.exp()
     blocks = [x.unflatten(1, (-1, block)) for x in (*rows, keys)]
     below = (blocks[-1] * down).mT
@@ -250,7 +252,7 @@ class _Chunks(torch.autograd.Function):
         compared = _compare(rows, k, decay)
         compared.scores[0].tril_()
         transition = None if compared.total is None else compared.total.mT
-        inverse, u = None, v
+        inverse, removed, u = None, None, v
         if erase is not None:
             unit = torch.eye(k.shape[1], dtype=k.dtype, device=k.device).expand_as(compared.scores[1])
             inverse = torch.linalg.solve_triangular(compared.scores[1], unit, upper=False, unitriangular=True)
@@ -266,19 +268,19 @@ class _Chunks(torch.autograd.Function):
             u.baddbmm_(removed, before, alpha=-1)
         output = (compared.rows[0] @ before).baddbmm_(compared.scores[0], u)
         ctx.compared = compared
-        ctx.save_for_backward(q, k, decay, erase, transition, inverse, u, states)
+        ctx.save_for_backward(q, k, decay, erase, transition, inverse, removed, u, states)
         return output.view(ctx.shape), states[:, -1].view_as(inputs[5])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, decay, erase, transition, inverse, u, states = ctx.saved_tensors
+        q, k, decay, erase, transition, inverse, removed, u, states = ctx.saved_tensors
         compared, d_output = ctx.compared, d_output.flatten(0, 2)
         rows = [q] if erase is None else [q, erase]
         d_u = compared.scores[0].mT @ d_output
         d_before = compared.rows[0].mT @ d_output
         if erase is not None:
-            d_before.sub_(compared.rows[1].mT @ (inverse.mT @ d_u))
+            d_before.sub_(removed.mT @ d_u)
         d_states = _states(d_last.flatten(0, 1), transition, d_before, backward=True)
         before, d_after = states[:, :-1].flatten(0, 1), d_states[:, 1:].flatten(0, 1)
         d_u.baddbmm_(compared.keys, d_after)
@@ -297,7 +299,7 @@ class _Chunks(torch.autograd.Function):
             parts[:, -1] += (states[:, 1:].flatten(0, 1) * d_after).sum(dim=-1)
             if decay.shape[-1] == 1:
                 parts = parts.sum(dim=-1, keepdim=True)
-            d_decay = parts.flip(1).cumsum(dim=1).flip(1)
+            d_decay = parts.new_ones(k.shape[1], k.shape[1]).triu() @ parts
         gradients = (d_rows[0], d_k, d_u, d_decay, None if erase is None else d_rows[1])
         in_chunks = (None if x is None else x.unflatten(0, ctx.shape[:3]) for x in gradients)
         return *in_chunks, d_states[:, 0].unflatten(0, ctx.shape[:2])
