@@ -22,11 +22,11 @@ from torch.autograd.function import once_differentiable
 from attnlab import ops
 
 _LEAST = -1000.0  # logarithm of a factor that is zero in float64: finite, so that differences of sums are
-_FEW = 2  # tokens for which steps are faster than chunks
+_FEW = 5  # tokens: up to here steps are faster than chunks
 _CHUNK = 32
-_AT_ONCE = 1 << 17  # features of keys per piece of a text, so that what is computed for them stays in the processor's cache
-# Tokens of a block are compared at once by scaling queries up and keys down by decays to the middle of the block, exp(20) at most:
-# more would lose digits, and the factors of heavier decays overflow. Blocks are made smaller until that is enough.
+_AT_ONCE = 1 << 17  # features of keys per piece of a text: what is computed for a piece stays in the processor's cache
+# Tokens of a block are compared at once by scaling rows and keys by decays to the middle of the block, by exp(20) at most:
+# more would lose digits, and at last overflow. Where decays are heavier, blocks are smaller.
 _MODERATE = -40.0
 
 
@@ -102,6 +102,7 @@ def _decayed_products(
 # Chunks
 
 
+@ops.in_float32
 def by_chunks(
     q: Float[Tensor, "B H T K"],
     k: Float[Tensor, "B H T K"],
@@ -114,8 +115,6 @@ def by_chunks(
     batch, n_head, tokens, width = q.shape
     if state is None:
         state = v.new_zeros(batch, n_head, width, v.shape[-1])
-    if tokens == 0:
-        return v, state
     size = min(_CHUNK, 1 << (tokens - 1).bit_length())
     piece = max(1, _AT_ONCE // (batch * n_head * width * size)) * size
     inputs = (q, k, v, decay, erase)
@@ -123,7 +122,7 @@ def by_chunks(
     outputs = []
     for parts in zip(*pieces, strict=True):
         filled = (None if x is None else ops.fill(x, rows=-x.shape[2] % size).unflatten(2, (-1, size)) for x in parts)
-        output, state = _Chunks.apply(*filled, state)
+        output, state = _Chunks.apply(*filled, state)  # type: ignore[no-untyped-call]
         outputs.append(output.flatten(2, 3))
     return torch.cat(outputs, dim=2)[:, :, :tokens], state
 
@@ -133,8 +132,8 @@ class _Level(NamedTuple):
 
     rows: list[Float[Tensor, "G N b K"]]  # of the second blocks, decayed from their start
     keys: Float[Tensor, "G N b K"]  # of the first blocks, decayed to their end
-    first: Float[Tensor, "G N 1 #K"] | None  # the decay of the whole block
-    second: Float[Tensor, "G N 1 #K"] | None
+    first: Float[Tensor, "G N 1 #K"]  # the decay of the whole block
+    second: Float[Tensor, "G N 1 #K"]
 
 
 class _Compared(NamedTuple):
@@ -144,7 +143,8 @@ class _Compared(NamedTuple):
     rows: list[Float[Tensor, "G C K"]]  # decayed from the start of the chunk
     keys: Float[Tensor, "G C K"]  # decayed to its end
     total: Float[Tensor, "G 1 #K"] | None  # the decay of the chunk
-    scales: tuple[Tensor, ...] | None  # of the blocks compared at once: rows, keys, rows from the start, keys to the end
+    within: tuple[list[Tensor], Tensor]  # rows and keys [G, N, b, K] of blocks compared at once, scaled to the middle
+    scales: tuple[Tensor, ...] | None  # of rows and keys to the middle, of rows from the start, of keys to the end
     levels: list[_Level]
 
 
@@ -153,7 +153,8 @@ def _compare(
 ) -> _Compared:
     """Multiply rows with the keys before them: within blocks at once, then block with block, in pairs of growing size."""
     if decay is None:
-        return _Compared([row @ keys.mT for row in rows], rows, keys, None, None, [])
+        within = [row[:, None] for row in rows], keys[:, None]
+        return _Compared([row @ keys.mT for row in rows], rows, keys, None, within, None, [])
     size = keys.shape[1]
     decay, block = decay.clamp_min(_LEAST), size
     passed = decay.cumsum(dim=1)[:, None]
@@ -166,12 +167,12 @@ def _compare(
     scales = up, down, start, end = up, up.reciprocal(), passed.exp(), (total - passed).exp()
     total = total.exp()
     blocks = [x.unflatten(1, (-1, block)) for x in (*rows, keys)]
-    below = (blocks[-1] * down).mT
-    scores = [(row * up @ below).flatten(1, 2) for row in blocks[:-1]]
+    within = [row * up for row in blocks[:-1]], blocks[-1] * down
+    products = [row @ within[1].mT for row in within[0]]
+    scores = [x[:, 0] if block == size else x.new_zeros(len(x), size, size) for x in products]
     if block < size:
-        within, scores = scores, [keys.new_zeros(len(keys), size, size) for _ in rows]
-        for score, part in zip(scores, within, strict=True):
-            _diagonal_blocks(score, block).copy_(part.unflatten(1, (-1, block)))
+        for score, part in zip(scores, products, strict=True):
+            _diagonal_blocks(score, block).copy_(part)
     levels = []
     while block < size:
         firsts, seconds = zip(*(_halves(x) for x in (start, end, total)), strict=True)
@@ -185,13 +186,11 @@ def _compare(
         total, block = firsts[2] * seconds[2], 2 * block
         blocks = [x.flatten(1, 2).unflatten(1, (-1, block)) for x in blocks]
     start, end, total = start[:, 0], end[:, 0], total[:, 0]
-    return _Compared(scores, [row * start for row in rows], keys * end, total, scales, levels)
+    return _Compared(scores, [row * start for row in rows], keys * end, total, within, scales, levels)
 
 
 def _compare_backward(
     compared: _Compared,
-    rows: list[Float[Tensor, "G C K"]],
-    keys: Float[Tensor, "G C K"],
     d_scores: list[Float[Tensor, "G C C"]],
     d_rows: list[Float[Tensor, "G C K"]],
     d_keys: Float[Tensor, "G C K"],
@@ -204,18 +203,20 @@ def _compare_backward(
             d_block = _left_blocks(d_score, block).contiguous()
             _halves(d_row.unflatten(1, (-1, block)))[1].mul_(level.first).add_(d_block @ level.keys)
             d_left.add_(d_block.mT @ row)
-    if compared.scales is None:
-        for d_score, d_row, row in zip(d_scores, d_rows, rows, strict=True):
-            d_row.baddbmm_(d_score, keys)
-            d_keys.baddbmm_(d_score.mT, row)
-        return
-    up, down, start, end = compared.scales
-    block = up.shape[2]
-    below, d_below = keys.unflatten(1, (-1, block)) * down, d_keys.unflatten(1, (-1, block)).mul_(end)
-    for d_score, d_row, row in zip(d_scores, d_rows, rows, strict=True):
-        d_block = _diagonal_blocks(d_score, block).contiguous()
-        d_row.unflatten(1, (-1, block)).mul_(start).addcmul_(d_block @ below, up)
-        d_below.addcmul_(d_block.mT @ (row.unflatten(1, (-1, block)) * up), down)
+    below = compared.within[1]
+    block = below.shape[2]
+    d_below = d_keys.unflatten(1, (-1, block))
+    if compared.scales is not None:
+        up, down, start, end = compared.scales
+        d_below.mul_(end)
+    for d_score, d_row, row in zip(d_scores, d_rows, compared.within[0], strict=True):
+        d_block, d_row = _diagonal_blocks(d_score, block).contiguous(), d_row.unflatten(1, (-1, block))
+        if compared.scales is None:
+            d_row.add_(d_block @ below)
+            d_below.add_(d_block.mT @ row)
+        else:
+            d_row.mul_(start).addcmul_(d_block @ below, up)
+            d_below.addcmul_(d_block.mT @ row, down)
 
 
 def _halves(blocks: Float[Tensor, "G N b K"]) -> tuple[Float[Tensor, "G M b K"], Float[Tensor, "G M b K"]]:
@@ -244,10 +245,18 @@ class _Chunks(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
-        q, k, v, decay, erase = (None if x is None else x.flatten(0, 2) for x in inputs[:5])
-        assert q is not None and k is not None and v is not None and inputs[5] is not None
-        ctx.shape = inputs[2].shape  # type: ignore[union-attr]
+    def forward(
+        ctx: Any,
+        q: Float[Tensor, "B H N C K"],
+        k: Float[Tensor, "B H N C K"],
+        v: Float[Tensor, "B H N C E"],
+        decay: Float[Tensor, "B H N C #K"] | None,
+        erase: Float[Tensor, "B H N C K"] | None,
+        state: Float[Tensor, "B H K E"],
+    ) -> tuple[Float[Tensor, "B H N C E"], Float[Tensor, "B H K E"]]:
+        ctx.shape = v.shape
+        q, k, v = (x.flatten(0, 2) for x in (q, k, v))
+        decay, erase = (None if x is None else x.flatten(0, 2) for x in (decay, erase))
         rows = [q] if erase is None else [q, erase]
         compared = _compare(rows, k, decay)
         compared.scores[0].tril_()
@@ -261,22 +270,20 @@ class _Chunks(torch.autograd.Function):
             kept = 1.0 if compared.total is None else compared.total[:, 0]
             transition = (compared.keys.mT @ removed).neg_()
             transition.diagonal(dim1=1, dim2=2).add_(kept)
-        first = inputs[5].flatten(0, 1)
-        states = _states(first, transition, compared.keys.mT @ u)
+        states = _states(state.flatten(0, 1), transition, compared.keys.mT @ u)
         before = states[:, :-1].flatten(0, 1)
-        if erase is not None:
-            u.baddbmm_(removed, before, alpha=-1)
+        if removed is not None:
+            u = u.baddbmm_(removed, before, alpha=-1)
         output = (compared.rows[0] @ before).baddbmm_(compared.scores[0], u)
         ctx.compared = compared
         ctx.save_for_backward(q, k, decay, erase, transition, inverse, removed, u, states)
-        return output.view(ctx.shape), states[:, -1].view_as(inputs[5])
+        return output.view(ctx.shape), states[:, -1].view_as(state)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
         q, k, decay, erase, transition, inverse, removed, u, states = ctx.saved_tensors
         compared, d_output = ctx.compared, d_output.flatten(0, 2)
-        rows = [q] if erase is None else [q, erase]
         d_u = compared.scores[0].mT @ d_output
         d_before = compared.rows[0].mT @ d_output
         if erase is not None:
@@ -290,7 +297,7 @@ class _Chunks(torch.autograd.Function):
             d_u = inverse.mT @ d_u
             d_scores.append((d_u @ u.mT).neg_().tril_(-1))
             d_rows.append((d_u @ before.mT).neg_())
-        _compare_backward(compared, rows, k, d_scores, d_rows, d_k)
+        _compare_backward(compared, d_scores, d_rows, d_k)
         d_decay = None
         if decay is not None:
             parts = torch.addcmul(q * d_rows[0], k, d_k, value=-1)
