@@ -277,7 +277,7 @@ class _Chunks(torch.autograd.Function):
         output = (compared.rows[0] @ before).baddbmm_(compared.scores[0], u)
         ctx.compared = compared
         ctx.save_for_backward(q, k, decay, erase, transition, inverse, removed, u, states)
-        return output.view(ctx.shape), states[:, -1].view_as(state)
+        return output.view(ctx.shape), states[:, -1].clone().view_as(state)  # a view would keep all states
 
     @staticmethod
     @once_differentiable
