@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnlab.kernels.scan import by_chunks, by_steps, scan, weights
+
+DECAYS = ["none", "head", "channel"]
+LOSSES = [0.0, -0.5, -50.0, -1000.0, float("-inf")]
+
+
+def drawn(
+    tokens: int, decay: str, erase: bool, width: int = 5, dtype: torch.dtype = torch.float64, loss: float | None = None
+) -> list[Tensor | None]:
+    """q, k, v, decay, erase of two texts with two heads; a quarter of the decays have the given logarithm."""
+    torch.manual_seed(tokens)
+    q, k = F.normalize(torch.randn(2, 2, 2, tokens, width, dtype=dtype), dim=-1)
+    v = torch.randn(2, 2, tokens, 3, dtype=dtype)
+    losses = None
+    if decay != "none":
+        losses = -F.softplus(torch.randn(2, 2, tokens, 1 if decay == "head" else width, dtype=dtype) - 2)
+        if loss is not None:
+            losses[torch.rand_like(losses) < 0.25] = loss
+    return [q, k, v, losses, 2 * torch.rand(2, 2, tokens, 1, dtype=dtype) * k if erase else None]
+
+
+def results(method: object, inputs: list[Tensor | None], state: Tensor | None = None) -> list[Tensor]:
+    """Outputs, last state, and the gradients of a sum that depends on all of them."""
+    leaves = [None if x is None else x.detach().clone().requires_grad_() for x in [*inputs, state]]
+    output, last = method(*leaves)  # type: ignore[operator]
+    goal = (output * torch.sin(torch.arange(output.numel()).view_as(output))).sum() + last.cos().sum()
+    return [output, last, *torch.autograd.grad(goal, [x for x in leaves if x is not None])]
+
+
+def check(method: object, inputs: list[Tensor | None], state: Tensor | None = None, tolerance: float = 1e-10) -> None:
+    """Compare values and gradients with the reference in float64, relative to the largest of each."""
+    exact = results(
+        by_steps, [None if x is None else x.double() for x in inputs], None if state is None else state.double()
+    )
+    for ours, theirs in zip(results(method, inputs, state), exact, strict=True):
+        assert ours.isfinite().all()
+        assert (ours - theirs).abs().max() <= tolerance * max(1.0, theirs.abs().max().item())
+
+
+@pytest.mark.parametrize("erase", [False, True])
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize(("tokens", "width"), [(1, 5), (2, 1), (31, 8), (32, 3), (33, 4), (64, 2), (130, 7)])
+def test_chunks_equal_steps(tokens: int, width: int, decay: str, erase: bool) -> None:
+    inputs = drawn(tokens, decay, erase, width)
+    check(by_chunks, inputs, torch.randn(2, 2, width, 3, dtype=torch.float64))
+    check(scan, inputs)
+
+
+@pytest.mark.parametrize("erase", [False, True])
+@pytest.mark.parametrize("decay", ["head", "channel"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_chunks_equal_steps_at_extreme_decays(loss: float, decay: str, erase: bool) -> None:
+    inputs = drawn(70, decay, erase, loss=loss)
+    check(by_chunks, inputs)
+    check(by_chunks, [None if x is None else x.float() for x in inputs], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("decay", ["head", "channel"])
+@pytest.mark.parametrize("loss", [-1.2, -1.4, -2.6, -5.1, -11.0, -39.0, -41.0])
+def test_blocks_of_all_sizes_are_exact_in_float32(loss: float, decay: str) -> None:
+    inputs = drawn(64, decay, True, dtype=torch.float32)
+    assert inputs[3] is not None
+    inputs[3].fill_(loss)
+    inputs[3][..., ::3, :] = -1e-3
+    check(by_chunks, inputs, tolerance=1e-4)
+
+
+@settings(max_examples=25)
+@given(
+    tokens=st.integers(1, 80),
+    decay=st.sampled_from(DECAYS),
+    erase=st.booleans(),
+    loss=st.sampled_from(LOSSES),
+    cut=st.integers(1, 79),
+)
+def test_a_text_in_two_parts_is_the_text(tokens: int, decay: str, erase: bool, loss: float, cut: int) -> None:
+    inputs = drawn(tokens, decay, erase, loss=loss)
+    whole, last = by_chunks(*inputs)  # type: ignore[arg-type]
+    if cut < tokens:
+        parts = [[None] * 2 if x is None else x.split([cut, tokens - cut], dim=2) for x in inputs]
+        first, state = by_chunks(*(x[0] for x in parts))  # type: ignore[arg-type]
+        second, state = by_chunks(*(x[1] for x in parts), state)  # type: ignore[arg-type]
+        assert torch.allclose(torch.cat([first, second], dim=2), whole, atol=1e-10)
+        assert torch.allclose(state, last, atol=1e-10)
+
+
+@pytest.mark.parametrize("erase", [False, True])
+@pytest.mark.parametrize("decay", DECAYS)
+def test_pieces_are_invisible(monkeypatch: pytest.MonkeyPatch, decay: str, erase: bool) -> None:
+    monkeypatch.setattr("attnlab.kernels.scan._AT_ONCE", 1)
+    check(by_chunks, drawn(100, decay, erase, loss=-50.0), torch.randn(2, 2, 5, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("erase", [False, True])
+@pytest.mark.parametrize("decay", DECAYS)
+def test_gradients_are_those_of_differences(decay: str, erase: bool) -> None:
+    inputs = [None if x is None else x[:1, :1, :, :2].requires_grad_() for x in drawn(5, decay, erase, width=2)]
+    state = torch.randn(1, 1, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(by_chunks, (*inputs, state))
+
+
+@pytest.mark.parametrize("erase", [False, True])
+@pytest.mark.parametrize("decay", DECAYS)
+def test_a_long_text_stays_finite(decay: str, erase: bool) -> None:
+    inputs = drawn(100_000, decay, erase, width=4, dtype=torch.float32, loss=-1000.0)
+    for x in results(by_chunks, [None if x is None else x[:1, :1] for x in inputs]):
+        assert x.isfinite().all()
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    inputs = [None if x is None else x.bfloat16() for x in drawn(40, "head", True)]
+    output, _ = by_chunks(*inputs)  # type: ignore[arg-type]
+    exact, _ = by_steps(*(None if x is None else x.float() for x in inputs))  # type: ignore[arg-type]
+    assert output.dtype == torch.bfloat16
+    assert torch.allclose(output.float(), exact, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("erase", [False, True])
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("loss", [-0.5, float("-inf")])
+def test_weights_give_the_outputs(loss: float, decay: str, erase: bool) -> None:
+    q, k, v, *gates = drawn(40, decay, erase, loss=loss)
+    pattern = weights(q, k, *gates)  # type: ignore[arg-type]
+    assert torch.allclose(pattern @ v, by_steps(q, k, v, *gates)[0], atol=1e-10)  # type: ignore[arg-type, operator]
+    assert not pattern.triu(1).any()
