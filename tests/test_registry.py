@@ -21,6 +21,17 @@ class Mine(nn.Module):
 class Plain(nn.Module):
     def __init__(self, n_embd: int, n_head: int, block_size: int) -> None:
         super().__init__()
+
+    def forward(self, x):
+        return x
+
+class Odd:
+    def __init__(self, config):
+        self.config = config
+
+class Silent(nn.Module):
+    def __init__(self, config):
+        super().__init__()
 """
 
 
@@ -50,6 +61,10 @@ def test_options_are_checked_and_texts_become_numbers(user_file: Path) -> None:
 
 
 def test_errors_of_reference(user_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Odd is not an nn.Module: let it inherit"):
+        registry.find("mechanism", f"{user_file}:Odd")
+    with pytest.raises(ConfigError, match=r"Silent has no forward\(x\)"):
+        registry.find("mechanism", f"{user_file}:Silent")
     with pytest.raises(ConfigError, match="no class 'Absent'"):
         registry.find("mechanism", f"{user_file}:Absent")
     with pytest.raises(ConfigError, match="no such file"):

@@ -309,9 +309,13 @@ def _is_native(cls: type[nn.Module]) -> bool:
 @functools.cache
 def adapt(cls: type[Any]) -> type[Any]:
     """The class itself if it keeps the contract, else a subclass that does; what is not recognised is an error."""
-    names = [each.name for each in _named(cls.forward)] if issubclass(cls, nn.Module) else []
+    if not issubclass(cls, nn.Module):
+        raise ConfigError(f"{cls.__name__} is not an nn.Module: let it inherit from torch.nn.Module")
+    if cls.forward is nn.Module.forward:
+        raise ConfigError(f"{cls.__name__} has no forward(x): write one that returns a tensor shaped like x")
+    names = [each.name for each in _named(cls.forward)]
     contract = "padding" in names or ("cache" in names and hasattr(cls, "new_cache"))
-    if len(names) < 2 or contract or issubclass(cls, Attention):  # without names, it has no forward
+    if len(names) < 2 or contract or issubclass(cls, Attention):
         return cls
     convention = _Convention(cls)
 
