@@ -52,14 +52,14 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 @app.command(group=MEASURE)
 def audit(
-    *names: Annotated[str, about("Mechanisms, path.py:Class, presets or run folders."), default("all mechanisms")],
+    *names: Annotated[str, about("Mechanisms, path.py:Class, transformers:Class, presets or run folders."), default("all mechanisms")],
     n_embd: Annotated[opt.Whole, about("Width of the mechanisms that are built.")] = 32,
     n_head: Annotated[opt.Whole, about("Number of their heads.")] = 2,
     length: Annotated[opt.Whole, about("Longest text in tokens, and their block size.")] = 513,
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
-    """Test mechanisms, classes in files, presets and runs for leaks and other faults.
+    """Test mechanisms, classes in files, models of transformers, presets and runs for leaks and other faults.
 
     A result is ok, the size of the fault, or - where it was not tested:
       future         does the past see the future, by changed tokens, gradients or a longer text?
@@ -67,6 +67,7 @@ def audit(
       bidirectional  does the bidirectional form see the future?
       padding        do hidden tokens (padding is True) change others?
       batch          do the texts of a batch influence each other?
+      packing        do documents packed into one row influence each other?
       modes          do train() and eval() differ?
       repeat         do two calls differ, or one whose pattern is captured?
       finite         are all numbers finite, with all tokens hidden or with large inputs?
@@ -87,7 +88,12 @@ def audit(
         reports = []
         for name in names:
             with errors.status(f"auditing {name}"), _stdout_to_stderr():
-                reports.append(audit_any(name, **sizes, trust_code=trust_code))
+                if name.startswith("transformers:"):  # takes seconds to import
+                    from attnlab.hf.audited import audit_transformers
+
+                    reports.append(audit_transformers(name, **sizes))
+                else:
+                    reports.append(audit_any(name, **sizes, trust_code=trust_code))
     else:
         with errors.status("auditing all mechanisms"):
             reports = audit_mechanisms(**sizes)
