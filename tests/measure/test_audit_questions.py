@@ -430,7 +430,9 @@ def test_a_text_is_moved_by_others_in_its_batch_in_one_way_only() -> None:
         found = {one.says.split(", by")[0] for one in questions.batch(only(when), [3]) if one.value > SAME}
         assert f"a text moves when {words}" in found
     packed = only(lambda x, padding: len(x) == 4)  # rows of one length each
-    assert worst(questions.packing(packed, [3])).says.startswith("a text moves when another packed into its row changes")
+    assert worst(questions.packing(packed, [3])).says.startswith(
+        "a text moves when another packed into its row changes"
+    )
     with pytest.raises(NotTested, match="may see the future"):
         list(questions.packing(Subject(torch.clone, WIDTH, causal=False), [3]))
 

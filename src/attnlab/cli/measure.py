@@ -52,7 +52,9 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 @app.command(group=MEASURE)
 def audit(
-    *names: Annotated[str, about("Mechanisms, path.py:Class, transformers:Class, presets or run folders."), default("all mechanisms")],
+    *names: Annotated[
+        str, about("Mechanisms, path.py:Class, transformers:Class, presets or run folders."), default("all mechanisms")
+    ],
     n_embd: Annotated[opt.Whole, about("Width of the mechanisms that are built.")] = 32,
     n_head: Annotated[opt.Whole, about("Number of their heads.")] = 2,
     length: Annotated[opt.Whole, about("Longest text in tokens, and their block size.")] = 513,

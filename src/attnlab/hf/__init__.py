@@ -19,12 +19,14 @@ from typing import Any, Literal, get_type_hints
 from attnlab.config import build, check_bounds, from_text, require_seed, setting
 
 _MODULES = {
+    "Audited": "audited",
     "Classification": "classify",
     "Epoch": "classify",
     "LabelledText": "classify",
     "Outcome": "classify",
     "Predictions": "classify",
     "ScoredTable": "classify",
+    "audit_transformers": "audited",
     "describe_tables": "classify",
     "export": "exchange",
     "fine_tune": "classify",
