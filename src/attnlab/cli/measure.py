@@ -53,7 +53,7 @@ def _stdout_to_stderr() -> Iterator[None]:
 @app.command(group=MEASURE)
 def audit(
     *names: Annotated[
-        str, about("Mechanisms, path.py:Class, transformers:Class, presets or run folders."), default("all mechanisms")
+        str, about("Mechanisms, path.py:Class, transformers:Class, presets, runs."), default("all mechanisms")
     ],
     n_embd: Annotated[opt.Whole, about("Width of the mechanisms that are built.")] = 32,
     n_head: Annotated[opt.Whole, about("Number of their heads.")] = 2,
@@ -61,7 +61,7 @@ def audit(
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
-    """Test mechanisms, classes in files, models of transformers, presets and runs for leaks and other faults.
+    """Test mechanisms, classes in files, presets and runs for leaks and other faults.
 
     A result is ok, the size of the fault, or - where it was not tested:
       future         does the past see the future, by changed tokens, gradients or a longer text?
