@@ -52,7 +52,9 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 @app.command(group=MEASURE)
 def audit(
-    *names: Annotated[str, about("Mechanisms, path.py:Class, presets or run folders."), default("all mechanisms")],
+    *names: Annotated[
+        str, about("Mechanisms, path.py:Class, transformers:Class, presets, runs."), default("all mechanisms")
+    ],
     n_embd: Annotated[opt.Whole, about("Width of the mechanisms that are built.")] = 32,
     n_head: Annotated[opt.Whole, about("Number of their heads.")] = 2,
     length: Annotated[opt.Whole, about("Longest text in tokens, and their block size.")] = 513,
@@ -67,6 +69,7 @@ def audit(
       bidirectional  does the bidirectional form see the future?
       padding        do hidden tokens (padding is True) change others?
       batch          do the texts of a batch influence each other?
+      packing        do documents packed into one row influence each other?
       modes          do train() and eval() differ?
       repeat         do two calls differ, or one whose pattern is captured?
       finite         are all numbers finite, with all tokens hidden or with large inputs?
@@ -87,7 +90,12 @@ def audit(
         reports = []
         for name in names:
             with errors.status(f"auditing {name}"), _stdout_to_stderr():
-                reports.append(audit_any(name, **sizes, trust_code=trust_code))
+                if name.startswith("transformers:"):  # takes seconds to import
+                    from attnlab.hf.audited import audit_transformers
+
+                    reports.append(audit_transformers(name, **sizes))
+                else:
+                    reports.append(audit_any(name, **sizes, trust_code=trust_code))
     else:
         with errors.status("auditing all mechanisms"):
             reports = audit_mechanisms(**sizes)

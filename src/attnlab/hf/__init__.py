@@ -19,10 +19,12 @@ from typing import Any, Literal, get_type_hints
 from attnlab.config import build, check_bounds, from_text, require_seed, setting
 
 _NAMES = {  # by module
+    "audited": "Audited audit_transformers",
     "classify": "Classification Epoch LabelledText Outcome Predictions ScoredTable describe_tables fine_tune make_classifier"
     " predict",
     "exchange": "export import_model",
     "checkpoints": "import_checkpoint",
+    "layers": "convert_layer",
     "loading": "locate",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

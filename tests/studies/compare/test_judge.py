@@ -205,7 +205,7 @@ def test_a_leak_that_training_made_is_found(tmp_path: Path) -> None:
     assert result.comparisons[0].adjusted is None
 
 
-@pytest.mark.parametrize("fault", ["future", "gradient", "prefix", "batch"])
+@pytest.mark.parametrize("fault", ["future", "gradient", "prefix", "batch", "packing"])
 def test_an_audit_that_finds_what_must_not_be_seen_marks_a_leak(fault: str, tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
     result = judged(plan, tmp_path, additive=replace(SOUND, verdict="fail", faults={fault: "it does"}))

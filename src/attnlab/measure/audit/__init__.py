@@ -62,6 +62,7 @@ CHECKS: dict[str, tuple[Question, float]] = {
     "bidirectional": (questions.bidirectional, 0.5),
     "padding": (questions.padding, LIMIT),
     "batch": (questions.batch, SAME),
+    "packing": (questions.packing, SAME),
     "train_eval": (questions.train_eval, SAME),
     "masked": (questions.masked, 0.0),
     "large": (questions.large, 0.0),
@@ -76,6 +77,7 @@ _GROUPS = {
     "bidirectional": (("bidirectional",), "the bidirectional form does not see the future"),
     "padding": (("padding",), "hidden tokens change others"),
     "batch": (("batch",), "the texts of a batch influence each other"),
+    "packing": (("packing",), "documents packed into one row influence each other"),
     "modes": (("train_eval",), "train() and eval() differ"),
     "repeat": (("repeat",), "two calls differ, or one whose pattern is captured"),
     "finite": (

@@ -162,8 +162,12 @@ def cache(subject: Subject, lengths: Sequence[int]) -> Findings:
                 shown = torch.ones(2, tokens, dtype=torch.bool) if hidden is None else ~hidden
                 at_once = subject.run(x, padding=hidden)[shown]
                 where = plural(tokens, "token") + ("" if hidden is None else ", padded")
+                first = 0  # place of a cut: some must read all padding, and a token of every text, in the first piece
+                if hidden is not None and not getattr(subject.call, "splits_padding", True):
+                    first = 1 + int(hidden.sum(1).max())
                 for starts in _STARTS:
-                    bounds = sorted({0, tokens, *(start % tokens for start in starts if -tokens < start < tokens)})
+                    places = {start % tokens for start in starts if -tokens < start < tokens}
+                    bounds = sorted({0, tokens, *(place for place in places if place >= first)})
                     in_pieces = _run_with_cache(subject, x, bounds, hidden)[shown]
                     yield _differ(subject, x, in_pieces, at_once, "outputs with a cache differ", where)
 
@@ -240,10 +244,7 @@ def _weightless(subject: Subject, setting: Setting, x: Tensor, hidden: Tensor) -
 
 
 def batch(subject: Subject, lengths: Sequence[int]) -> Findings:
-    """Do the texts of a batch affect each other?
-
-    Texts in a batch where one of them changes, next to padded ones, and alone; then two texts in one row.
-    """
+    """Do the texts of a batch affect each other: where one of them changes, next to padded ones, and alone?"""
     for setting in settings(subject, not_long(lengths), norms=(1.0,)):
         x = subject.draw(3, setting.tokens, seed=setting.seed)
         with subject.mode(setting.training):
@@ -257,9 +258,15 @@ def batch(subject: Subject, lengths: Sequence[int]) -> Findings:
                 after = subject.run(x, padding=left_padding(3, setting.tokens).flip(1))[:1]
                 yield _differ(subject, x, y[:1], after, "a text moves when others in its batch are padded", setting)
             yield _differ(subject, x, y[1:2], subject.run(x[1:2]), "a text moves when it is alone", setting)
-            if subject.causal and setting.tokens > 2:
-                with suppress(NotTested):
-                    yield from _packed(subject, setting)
+
+
+def packing(subject: Subject, lengths: Sequence[int]) -> Findings:
+    """Do two texts in one row affect each other?"""
+    _must_be_causal(subject)
+    for setting in settings(subject, not_long(lengths), norms=(1.0,)):
+        if setting.tokens > 2:
+            with subject.mode(setting.training):
+                yield from _packed(subject, setting)
 
 
 def _packed(subject: Subject, setting: Setting) -> Findings:

@@ -63,6 +63,7 @@ _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word
 _ONE_BY_ONE = 4  # more comparisons than this that show no difference share a sentence
 _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix")  # checks of the audit that find leaks from the future
+_OTHER_TEXTS = ("batch", "packing")
 _ROSE = 0.01  # nats above its lowest value from which on a validation loss calls for fewer epochs
 _STUCK = 0.9  # share of the first training loss above which a run has not learned, if others have
 _SAME = 1e-6  # difference of losses that rounding explains
@@ -254,7 +255,7 @@ def _describe(
     """One variant with all its runs."""
     readings = [row.measured.word_by_word for row in rows]
     ahead = max(abs(reading.word_by_word / reading.whole - 1) for reading in readings)
-    leaks = any(check in audit.faults for check in (*_FUTURE, "batch")) or ahead > _AHEAD
+    leaks = any(check in audit.faults for check in (*_FUTURE, *_OTHER_TEXTS)) or ahead > _AHEAD
     whole = stats.geometric_mean([reading.whole for reading in readings])
     word_by_word = stats.geometric_mean([reading.word_by_word for reading in readings])
     # Of finished runs the last stage is compared, else the first.
@@ -648,8 +649,8 @@ def _shares(quality: Quality) -> str:
 
 def _sees(variant: VariantResult) -> str:
     """What a variant that leaks sees."""
-    only_batch = "batch" in variant.audit.faults and not any(check in variant.audit.faults for check in _FUTURE)
-    return "sees the other texts of a batch" if only_batch else "sees the future"
+    mixes, ahead = (any(check in variant.audit.faults for check in checks) for checks in (_OTHER_TEXTS, _FUTURE))
+    return "sees the other texts of a batch" if mixes and not ahead else "sees the future"
 
 
 def _verdict_on(opening: str, name: str, other: str, gain: Gain) -> str:
