@@ -75,6 +75,7 @@ REFUSED = {
     "synthesizer": "projections belong to the model",
     "perceiver": "needs the query projection",
     "zero_mask": "wrong on purpose",
+    "gated_delta": "causal only",
     **dict.fromkeys(("mla", "dsa", "dsa_mla", "fox", "based"), "also reads the input of its layer"),
 }
 REFUSED |= {name: "causal only" for name in registry.names("mechanism") if registry.find("mechanism", name).ordered}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from attnlab import ops, registry
+from attnlab.config import ModelConfig
 from attnlab.errors import ConfigError
 from attnlab.hf import attention as borrowed
+from attnlab.hf.exchange import _is_gpt2
+from attnlab.inside.heads import copying_scores
 from attnlab.inside.taps import capture
+from attnlab.lm.model import LanguageModel
 from attnlab.mechanisms.based import expand, polynomial
 from attnlab.mechanisms.dsa import choose, limits
 from attnlab.mechanisms.heads import KeyValueCache
@@ -196,7 +201,25 @@ def test_generation_beyond_the_window_is_exact_and_its_cache_stops_growing(piece
     assert cache.recent._stored[0].shape[2] == 4
 
 
-# In models of others
+# In models, our own and others
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options", "scored"),
+    [("dot", {}, True), ("dot", {"sinks": True}, True), ("dot", {"gated": True}, False), ("mla", {}, False)],
+)
+def test_copying_is_scored_only_where_heads_write_linearly(
+    mechanism: str, options: dict[str, Any], scored: bool
+) -> None:
+    own = {mechanism: options} if options else {}
+    config = ModelConfig(n_embd=16, n_head=2, n_layer=1, block_size=8, vocab_size=9, mechanism=mechanism, options=own)
+    assert (copying_scores(LanguageModel(config), 0, 9) is not None) == scored
+
+
+def test_a_model_with_sinks_is_not_exported_as_a_gpt2() -> None:
+    config = ModelConfig(mechanism="dot", positions="learned", norm="layer", qk_norm=False, activation="gelu")
+    assert _is_gpt2(config)
+    assert not _is_gpt2(replace(config, options={"dot": {"sinks": True}}))
 
 
 def test_gated_attention_is_refused_inside_models_of_transformers() -> None:

@@ -95,7 +95,12 @@ _PROBES = (
 
 def _is_gpt2(config: ModelConfig) -> bool:
     """Whether a model is a GPT-2 in everything but its names."""
-    plain = not config.qk_norm and not config.bottleneck and config.activation in _ACTIVATIONS.values()
+    plain = (
+        not config.qk_norm
+        and not config.bottleneck
+        and not config.options
+        and config.activation in _ACTIVATIONS.values()
+    )
     block = config.norm == "layer" and config.norm_place == "pre" and config.mlp_ratio > 0
     return set(config.mechanisms) == {"dot"} and config.positions == "learned" and block and plain
 
