@@ -4,15 +4,18 @@
     S <- S + k (v - Sᵀ erase)ᵀ         erase: what is read before writing, such as the strength of the token times its key
     output = Sᵀ q
 
-`by_steps` is the readable reference. `by_chunks` computes the same in plain torch with products of matrices, and the compiled
-form (scan.cpp) token by token. `weights` is the closed form of the outputs as averages of the values. Values are given
-already scaled by the strength of writing, and a token that is hidden has a decay of zero and zero keys. Knows nothing about
-mechanisms.
+`by_steps` is the readable reference. `by_compiled` takes the same steps, compiled (scan.cpp). `by_chunks` computes the same in
+plain torch with products of matrices, where nothing can be compiled or tensors are not on a CPU. `weights` is the closed form
+of the outputs as averages of the values. Values are given already scaled by the strength of writing, and a token that is
+hidden has a decay of zero and zero keys. Knows nothing about mechanisms.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import ctypes
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float
@@ -20,11 +23,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attnlab import ops
+from attnlab.kernels import build, in_parts
+from attnlab.kernels.counting import counted_as
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _LEAST = -1000.0  # logarithm of a factor that is zero in float64: finite, so that differences of sums are
 _FEW = 5  # tokens: up to here steps are faster than chunks
 _CHUNK = 32
 _AT_ONCE = 1 << 17  # features of keys per piece of a text: what is computed for a piece stays in the processor's cache
+_KEPT = 32  # tokens between the states that the compiled form keeps for the backward pass
+_WIDEST = 16  # numbers of a vector of any processor: what is kept is filled up to whole vectors
+_ALONE = 1 << 20  # numbers of all states of all tokens; for fewer, a second thread only costs time
 # Tokens of a block are compared at once by scaling rows and keys by decays to the middle of the block, by exp(20) at most:
 # more would lose digits, and at last overflow. Where decays are heavier, blocks are smaller.
 _MODERATE = -40.0
@@ -39,6 +48,8 @@ def scan(
     state: Float[Tensor, "B H K E"] | None = None,
 ) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H K E"]]:
     """Return the outputs of all tokens and the state after the last; `state` is that before the first."""
+    if q.is_cpu and build.load("scan") is not None:
+        return by_compiled(q, k, v, decay, erase, state)
     return (by_steps if q.shape[2] <= _FEW else by_chunks)(q, k, v, decay, erase, state)
 
 
@@ -129,6 +140,133 @@ def _decayed_products(
     return torch.cat(parts, dim=2)
 
 
+def _counted(erasing: int, not_erasing: int) -> Callable[[_F], _F]:
+    """Decorate a direction of an autograd function to count FLOPs: so many for each number of the state and token."""
+
+    def decorate(direction: _F) -> _F:
+        @wraps(direction)
+        def counted(ctx: Any, *given: Any) -> Any:
+            with counted_as(lambda: ctx.numbers * (erasing if ctx.erases else not_erasing)):
+                return direction(ctx, *given)
+
+        return cast("_F", counted)
+
+    return decorate
+
+
+# Compiled
+
+
+class _Rows(ctypes.Structure):
+    """Of scan.cpp: a tensor [texts, heads, tokens, channels] whose channels are side by side."""
+
+    _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("text", "head", "token")))
+
+
+class _Problem(ctypes.Structure):
+    """Of scan.cpp, field by field."""
+
+    _fields_ = (
+        *((name, _Rows) for name in ("q", "k", "v", "decay", "erase", "out", "added")),
+        *((name, _Rows) for name in ("d_out", "d_q", "d_k", "d_v", "d_decay", "d_erase")),
+        *((name, ctypes.c_void_p) for name in ("state", "last", "d_last", "d_state", "kept")),
+        *((name, ctypes.c_int64) for name in ("heads", "tokens", "keys", "values", "decays", "chunk")),
+    )
+
+
+@ops.in_float32
+def by_compiled(
+    q: Float[Tensor, "B H T K"],
+    k: Float[Tensor, "B H T K"],
+    v: Float[Tensor, "B H T E"],
+    decay: Float[Tensor, "B H T #K"] | None = None,
+    erase: Float[Tensor, "B H T K"] | None = None,
+    state: Float[Tensor, "B H K E"] | None = None,
+) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H K E"]]:
+    """The same by the steps, compiled; gradients are of first order only."""
+    outputs: tuple[Tensor, Tensor] = _Compiled.apply(q, k, v, decay, erase, state)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _Compiled(torch.autograd.Function):
+    """The recurrence of whole texts by scan.cpp."""
+
+    @staticmethod
+    @_counted(6, 4)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, erase: Tensor | None, state: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ctx.numbers, ctx.erases = v.numel() * k.shape[-1], erase is not None
+        given = {"q": q, "k": k, "v": v, "decay": None if decay is None else decay.exp(), "erase": erase}
+        inputs: dict[str, Any] = {name: None if x is None else _side_by_side(x) for name, x in given.items()}
+        v, start = inputs["v"], None if state is None else state.contiguous()
+        out, last = torch.empty_like(v), v.new_empty(*v.shape[:2], k.shape[-1], v.shape[-1])
+        added, kept = None if erase is None else torch.empty_like(out), None
+        if any(ctx.needs_input_grad):
+            widths = (-(-width // _WIDEST) * _WIDEST for width in (v.shape[-1], k.shape[-1]))
+            kept = v.new_empty(*v.shape[:2], -(-v.shape[2] // _KEPT), *widths)
+            ctx.save_for_backward(*inputs.values(), v if added is None else added, kept)
+        _run("forward", **inputs, state=start, out=out, added=added, last=last, kept=kept)
+        return out, last
+
+    @staticmethod
+    @once_differentiable
+    @_counted(14, 10)
+    def backward(ctx: Any, d_out: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
+        *saved, added, kept = ctx.saved_tensors
+        inputs = dict(zip(("q", "k", "v", "decay", "erase"), saved, strict=True))
+        gradients = {f"d_{name}": None if x is None else torch.empty_like(x) for name, x in inputs.items()}
+        d_out, d_last = _side_by_side(d_out), d_last.contiguous()
+        d_state = torch.empty_like(d_last)
+        _run("backward", **inputs, **gradients, added=added, kept=kept, d_out=d_out, d_last=d_last, d_state=d_state)
+        return *gradients.values(), d_state if ctx.needs_input_grad[5] else None
+
+
+def _side_by_side(x: Tensor) -> Tensor:
+    """The tensor, or a copy in which the channels of a token are side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _run(name: str, *, k: Any, v: Any, decay: Any, **others: Any) -> None:
+    """Run a function of the library over all heads of all texts, in as many threads as torch uses."""
+    (batch, n_head, tokens, keys), values = k.shape, v.shape[-1]
+    problem = _Problem(
+        heads=n_head,
+        tokens=tokens,
+        keys=keys,
+        values=values,
+        decays=0 if decay is None else decay.shape[-1],
+        chunk=_KEPT,
+    )
+    for field, x in {"k": k, "v": v, "decay": decay, **others}.items():
+        if x is not None:
+            rows = isinstance(getattr(problem, field), _Rows)
+            setattr(problem, field, _Rows(x.data_ptr(), *x.stride()[:3]) if rows else x.data_ptr())
+    threads = 1 if batch * n_head * tokens * keys * values < _ALONE else torch.get_num_threads()
+    call = build.function("scan", f"{name}_{'double' if v.dtype == torch.float64 else 'float'}", _Problem)
+    if any(in_parts(lambda begin, end: call(problem, begin, end), batch * n_head, threads)):
+        raise MemoryError("the scan kernel found no memory: use a smaller batch")
+
+
+def matches_plain() -> bool:
+    """Whether the compiled form gives values and gradients of the steps: narrow and wide, short and long."""
+    random = torch.Generator().manual_seed(0)
+    for tokens, keys, values, decays, erases in ((5, 3, 2, 0, True), (70, 16, 20, 1, False), (45, 33, 8, 33, True)):
+        shapes = ((keys,), (keys,), (values,), (decays,), (keys,))
+        q, k, v, decay, erase = (torch.randn(2, 2, tokens, *shape, generator=random) for shape in shapes)
+        k = k / k.norm(dim=-1, keepdim=True)
+        inputs = [q, k, v, -decay.abs() if decays else None, erase.sigmoid() * k if erases else None]
+        inputs = [None if x is None else x.requires_grad_() for x in inputs]
+        results = []
+        for method in (by_compiled, by_steps):
+            output, last = method(*inputs)
+            goal = output.square().sum() + last.sum()
+            results.append([output, *torch.autograd.grad(goal, [x for x in inputs if x is not None])])
+        if not all(torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3) for ours, theirs in zip(*results, strict=True)):
+            return False
+    return True
+
+
 # Chunks
 
 
@@ -151,8 +289,9 @@ def by_chunks(
     pieces = [[x] * -(-tokens // piece) if x is None else x.split(piece, dim=2) for x in inputs]
     outputs = []
     for parts in zip(*pieces, strict=True):
+        numbers = parts[2].numel() * width
         filled = (None if x is None else ops.fill(x, rows=-x.shape[2] % size).unflatten(2, (-1, size)) for x in parts)
-        output, state = _Chunks.apply(*filled, state)  # type: ignore[no-untyped-call]
+        output, state = _Chunks.apply(numbers, *filled, state)  # type: ignore[no-untyped-call]
         outputs.append(output.flatten(2, 3))
     return torch.cat(outputs, dim=2)[:, :, :tokens], state
 
@@ -275,8 +414,10 @@ class _Chunks(torch.autograd.Function):
     """
 
     @staticmethod
+    @_counted(6, 4)
     def forward(
         ctx: Any,
+        numbers: int,
         q: Float[Tensor, "B H N C K"],
         k: Float[Tensor, "B H N C K"],
         v: Float[Tensor, "B H N C E"],
@@ -284,7 +425,7 @@ class _Chunks(torch.autograd.Function):
         erase: Float[Tensor, "B H N C K"] | None,
         state: Float[Tensor, "B H K E"],
     ) -> tuple[Float[Tensor, "B H N C E"], Float[Tensor, "B H K E"]]:
-        ctx.shape = v.shape
+        ctx.shape, ctx.numbers, ctx.erases = v.shape, numbers, erase is not None
         q, k, v = (x.flatten(0, 2) for x in (q, k, v))
         decay, erase = (None if x is None else x.flatten(0, 2) for x in (decay, erase))
         rows = [q] if erase is None else [q, erase]
@@ -311,6 +452,7 @@ class _Chunks(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @_counted(14, 10)
     def backward(ctx: Any, d_output: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
         q, k, decay, erase, transition, inverse, removed, u, states = ctx.saved_tensors
         compared, d_output = ctx.compared, d_output.flatten(0, 2)
@@ -339,7 +481,7 @@ class _Chunks(torch.autograd.Function):
             d_decay = parts.new_ones(k.shape[1], k.shape[1]).triu() @ parts
         gradients = (d_rows[0], d_k, d_u, d_decay, None if erase is None else d_rows[1])
         in_chunks = (None if x is None else x.unflatten(0, ctx.shape[:3]) for x in gradients)
-        return *in_chunks, d_states[:, 0].unflatten(0, ctx.shape[:2])
+        return None, *in_chunks, d_states[:, 0].unflatten(0, ctx.shape[:2])
 
 
 def _states(
