@@ -24,7 +24,7 @@ both = pytest.mark.parametrize("method", [by_chunks, pytest.param(by_compiled, m
 def drawn(
     tokens: int, decay: str, erase: bool, width: int = 5, dtype: torch.dtype = torch.float64, loss: float | None = None
 ) -> list[Tensor | None]:
-    """q, k, v, decay, erase of two texts with two heads; a quarter of the decays have the given logarithm."""
+    """q, k, v, decay, erase, write of two texts with two heads; a quarter of the decays have the given logarithm."""
     torch.manual_seed(tokens)
     q, k = F.normalize(torch.randn(2, 2, 2, tokens, width, dtype=dtype), dim=-1)
     v = torch.randn(2, 2, tokens, 3, dtype=dtype)
@@ -33,13 +33,14 @@ def drawn(
         losses = -F.softplus(torch.randn(2, 2, tokens, 1 if decay == "head" else width, dtype=dtype) - 2)
         if loss is not None:
             losses[torch.rand_like(losses) < 0.25] = loss
-    return [q, k, v, losses, 2 * torch.rand(2, 2, tokens, 1, dtype=dtype) * k if erase else None]
+    strengths = 2 * torch.rand(2, 2, tokens, 1, dtype=dtype)
+    return [q, k, v, losses, strengths if erase else None, strengths / 2]
 
 
 def results(method: Method, inputs: list[Tensor | None], state: Tensor | None = None) -> list[Tensor]:
     """Outputs, last state, and the gradients of a sum that depends on all of them."""
     leaves = [None if x is None else x.detach().clone().requires_grad_() for x in [*inputs, state]]
-    output, last = method(*leaves)
+    output, last = method(*leaves, scale=0.7)
     goal = (output * torch.sin(torch.arange(output.numel()).view_as(output))).sum() + last.cos().sum()
     return [output, last, *torch.autograd.grad(goal, [x for x in leaves if x is not None])]
 
@@ -62,6 +63,14 @@ def test_fast_forms_equal_steps(tokens: int, width: int, decay: str, erase: bool
     inputs = drawn(tokens, decay, erase, width)
     check(method, inputs, torch.randn(2, 2, width, 3, dtype=torch.float64))
     check(scan, inputs)
+
+
+@both
+def test_channels_may_be_erased_by_themselves(method: Method) -> None:
+    inputs = drawn(40, "channel", True)
+    inputs[4] = 2 * torch.rand(2, 2, 40, 5, dtype=torch.float64)
+    check(method, inputs)
+    check(method, [*inputs[:5], None])
 
 
 @both
@@ -171,7 +180,7 @@ def test_any_layout_in_memory_is_read_right() -> None:
 def test_no_texts_or_no_tokens_are_no_trouble(shape: tuple[int, ...]) -> None:
     x = torch.zeros(shape, requires_grad=True)
     state = torch.ones(shape[0], 2, 4, 4, requires_grad=True)
-    output, last = by_compiled(x, x, x, None, None, state)
+    output, last = by_compiled(x, x, x, state=state)
     assert output.shape == x.shape
     assert torch.equal(last, state)
     assert torch.equal(torch.autograd.grad(last.sum(), state)[0], torch.ones_like(state))
@@ -192,8 +201,8 @@ def test_a_kernel_with_other_numbers_does_not_match_the_steps(monkeypatch: pytes
     assert scans.matches_plain()
     exact = scans._run
 
-    def wrong(name: str, **tensors: Tensor | None) -> None:
-        exact(name, **tensors)
+    def wrong(name: str, scale: float, **tensors: Tensor | None) -> None:
+        exact(name, scale, **tensors)
         if (last := tensors.get("d_k")) is not None:
             last.mul_(1.1)
 

@@ -1,6 +1,6 @@
 // The recurrence of scan.py token by token, forward and backward, in memory linear in the length of the text.
 //
-//   S <- Diag(a) S,   u = v - Sᵀ e,   S <- S + k uᵀ,   output = Sᵀ q
+//   S <- Diag(a) S,   u = w v - Sᵀ (b k),   S <- S + k uᵀ,   output = scale Sᵀ q
 //
 // Columns of S never meet, so a block of W of them goes through a chunk of tokens at a time, while it is in the nearest
 // cache. Vectors run over the keys; sums over the keys of W columns become one vector of W sums. The forward pass keeps every
@@ -21,12 +21,14 @@ struct Rows {
 };
 
 struct Problem {
-    Rows q, k, v, decay, erase;  // [texts, heads, tokens, keys]; values for v; one or keys for the factors of the state
-    Rows out, added;             // like v
-    Rows d_out, d_q, d_k, d_v, d_decay, d_erase;
+    Rows q, k, v;              // [texts, heads, tokens, keys], and values for v
+    Rows decay, erase, write;  // a, b and w: one number or keys for each token, one for w
+    Rows out, added;           // like v, and u
+    Rows d_out, d_q, d_k, d_v, d_decay, d_erase, d_write;
     void *state, *last, *d_last, *d_state;  // [texts, heads, keys, values]
     void* kept;                             // [texts, heads, chunks, states filled to whole vectors], or null
-    int64_t heads, tokens, keys, values, decays, chunk;
+    int64_t heads, tokens, keys, values, decays, erases, chunk;
+    double scale;
 };
 
 namespace {
@@ -78,12 +80,13 @@ struct Scan {
     const Problem& p;
     const long row, P, E;  // P keys and E values: filled with zeros to whole vectors
     T* memory = nullptr;
-    T *s, *ds, *q, *k, *e, *a, *v, *u, *g, *dq, *dk, *de, *da, *before;
+    T *s, *q, *k, *a, *b, *e, *v, *u, *w, *out;                 // e is b k
+    T *ds, *dq, *dk, *da, *de, *dv, *before;
 
     Scan(const Problem& p, long row, bool backward)
         : p(p), row(row), P(up(p.keys, W)), E(up(p.values, W)) {
-        const long C = p.chunk, keys = C * P, values = C * E;
-        const long total = E * P + 4 * keys + 2 * values + (backward ? E * P + values + 4 * keys + C * W * P : 0);
+        const long C = p.chunk, keys = C * P, values = C * E, weights = up(C, W);
+        const long total = E * P + 5 * keys + 3 * values + weights + (backward ? E * P + 4 * keys + values + keys * W : 0);
         void* base = nullptr;
         if (posix_memalign(&base, 64, total * sizeof(T))) return;
         memory = static_cast<T*>(base);
@@ -91,12 +94,13 @@ struct Scan {
         T* next = memory;
         auto take = [&](long count) { return (next += count) - count; };
         s = take(E * P);
-        for (T** part : {&q, &k, &e, &a}) *part = take(keys);
-        v = take(values), u = take(values);
+        for (T** part : {&q, &k, &a, &b, &e}) *part = take(keys);
+        for (T** part : {&v, &u, &out}) *part = take(values);
+        w = take(weights);
         if (!backward) return;
-        ds = take(E * P), g = take(values);
-        for (T** part : {&dq, &dk, &de, &da}) *part = take(keys);
-        before = take(C * W * P);
+        ds = take(E * P), dv = take(values);
+        for (T** part : {&dq, &dk, &da, &de}) *part = take(keys);
+        before = take(keys * W);
     }
     ~Scan() { std::free(memory); }
 
@@ -112,13 +116,33 @@ struct Scan {
         for (long t = 0; t < count; t++) std::memcpy(place(rows, begin + t), buffer + t * width, channels * sizeof(T));
     }
 
+    // A number or `keys` of them for each token, as `keys` numbers; ones where there are none.
+    void read_factors(T* buffer, const Rows& rows, long begin, long count, long given) const {
+        for (long t = 0; t < count; t++)
+            for (long i = 0; i < p.keys; i++) buffer[t * P + i] = given ? place(rows, begin + t)[given == 1 ? 0 : i] : T(1);
+    }
+    void write_factors(const T* buffer, const Rows& rows, long begin, long count, long given) const {
+        if (given > 1) write(buffer, rows, begin, count, p.keys, P);
+        if (given == 1)
+            for (long t = 0; t < count; t++) *place(rows, begin + t) = sum(buffer + t * P, p.keys);
+    }
+    static T sum(const T* x, long count) {
+        T total = 0;
+        for (long i = 0; i < count; i++) total += x[i];
+        return total;
+    }
+
     void read_tokens(long begin, long count) {
         read(q, p.q, begin, count, p.keys, P);
         read(k, p.k, begin, count, p.keys, P);
-        if (p.erase.data) read(e, p.erase, begin, count, p.keys, P);
-        for (long t = 0; t < count; t++)
-            for (long i = 0; i < p.keys; i++)
-                a[t * P + i] = p.decays ? place(p.decay, begin + t)[p.decays == 1 ? 0 : i] : T(1);
+        read(v, p.v, begin, count, p.values, E);
+        read_factors(a, p.decay, begin, count, p.decays);
+        read_factors(b, p.erase, begin, count, p.erases);
+        for (long i = 0; i < count * P; i++) q[i] *= T(p.scale), e[i] = b[i] * k[i];
+        for (long t = 0; t < count; t++) {
+            w[t] = p.write.data ? *place(p.write, begin + t) : T(1);
+            for (long c = 0; c < E; c++) u[t * E + c] = w[t] * v[t * E + c];
+        }
     }
 
     // States lie in memory as [keys, values], and here as [block of columns][vector of keys][column of the block][key].
@@ -148,24 +172,22 @@ struct Scan {
             const long count = p.tokens - begin < p.chunk ? p.tokens - begin : p.chunk;
             if (p.kept) std::memcpy(kept_state(begin), s, E * P * sizeof(T));
             read_tokens(begin, count);
-            read(v, p.v, begin, count, p.values, E);
             for (long c = 0; c < E; c += W)
                 for (long t = 0; t < count; t++)
-                    p.erase.data ? forward_block<true>(s + c * P, c, t) : forward_block<false>(s + c * P, c, t);
-            write(v, p.out, begin, count, p.values, E);
+                    p.erases ? forward_block<true>(s + c * P, c, t) : forward_block<false>(s + c * P, c, t);
+            write(out, p.out, begin, count, p.values, E);
             if (p.added.data) write(u, p.added, begin, count, p.values, E);
         }
         write_state(s, p.last);
     }
 
-    // One token and W columns; the output takes the place of the value.
+    // One token and W columns.
     template <bool ERASE>
     void forward_block(T* block, long c, long t) {
         const long P = this->P;
         const T *q = this->q + t * P, *k = this->k + t * P, *e = this->e + t * P, *a = this->a + t * P;
-        T *value = v + t * E + c, *added = u + t * E + c;
+        T* added = u + t * E + c;
         V part[W];
-        store(added, load(value));
         if constexpr (ERASE) {
 #pragma GCC unroll 16
             for (long i = 0; i < W; i++) part[i] = V{};
@@ -178,7 +200,7 @@ struct Scan {
                     part[i] += erase * x;
                 }
             }
-            store(added, load(value) - sums(part));
+            store(added, load(added) - sums(part));
         }
 #pragma GCC unroll 16
         for (long i = 0; i < W; i++) part[i] = V{};
@@ -193,7 +215,7 @@ struct Scan {
                 part[i] += query * x;
             }
         }
-        store(value, sums(part));
+        store(out + t * E + c, sums(part));
     }
 
     void backward() {
@@ -202,25 +224,32 @@ struct Scan {
             const long count = p.tokens - begin < p.chunk ? p.tokens - begin : p.chunk;
             std::memcpy(s, kept_state(begin), E * P * sizeof(T));
             read_tokens(begin, count);
-            read(u, p.added, begin, count, p.values, E);
-            read(g, p.d_out, begin, count, p.values, E);
+            if (p.erases) read(u, p.added, begin, count, p.values, E);
+            read(out, p.d_out, begin, count, p.values, E);
             std::memset(dq, 0, 4 * p.chunk * P * sizeof(T));  // and the three after it
             for (long c = 0; c < E; c += W) {
                 for (long t = 0; t < count; t++) state_block(s + c * P, c, t);
                 for (long t = count - 1; t >= 0; t--)
-                    p.erase.data ? backward_block<true>(ds + c * P, c, t) : backward_block<false>(ds + c * P, c, t);
+                    p.erases ? backward_block<true>(ds + c * P, c, t) : backward_block<false>(ds + c * P, c, t);
+            }
+            for (long i = 0; i < count * P; i++) {
+                dq[i] *= T(p.scale);
+                dk[i] += b[i] * de[i];
+                de[i] *= k[i];
+            }
+            for (long t = 0; t < count; t++) {
+                T d_write = 0;
+                for (long c = 0; c < E; c++) {
+                    d_write += v[t * E + c] * dv[t * E + c];
+                    dv[t * E + c] *= w[t];
+                }
+                if (p.write.data) *place(p.d_write, begin + t) = d_write;
             }
             write(dq, p.d_q, begin, count, p.keys, P);
             write(dk, p.d_k, begin, count, p.keys, P);
-            write(v, p.d_v, begin, count, p.values, E);
-            if (p.erase.data) write(de, p.d_erase, begin, count, p.keys, P);
-            if (p.decays > 1) write(da, p.d_decay, begin, count, p.keys, P);
-            if (p.decays == 1)
-                for (long t = 0; t < count; t++) {
-                    T sum = 0;
-                    for (long i = 0; i < p.keys; i++) sum += da[t * P + i];
-                    *place(p.d_decay, begin + t) = sum;
-                }
+            write(dv, p.d_v, begin, count, p.values, E);
+            write_factors(da, p.d_decay, begin, count, p.decays);
+            write_factors(de, p.d_erase, begin, count, p.erases);
         }
         write_state(ds, p.d_state);
     }
@@ -240,13 +269,13 @@ struct Scan {
         }
     }
 
-    // From the gradient of W columns of the state after a token to that of the state before it.
+    // From the gradient of W columns of the state after a token to that of the state before it; `out` holds the gradient of the outputs.
     template <bool ERASE>
     void backward_block(T* block, long c, long t) {
         const long P = this->P;
         const T *q = this->q + t * P, *k = this->k + t * P, *e = this->e + t * P, *a = this->a + t * P;
         const T* states = before + t * P * W;
-        const T *out = g + t * E + c, *added = u + t * E + c;
+        const T *out = this->out + t * E + c, *added = u + t * E + c;
         T through = 0;
         for (long i = 0; i < W; i++) through += out[i] * added[i];
         V part[W];
@@ -268,7 +297,7 @@ struct Scan {
             store(dk + t * P + j, d_key);
             if constexpr (!ERASE) store(da + t * P + j, d_decay);
         }
-        T* d_added = v + t * E + c;
+        T* d_added = dv + t * E + c;
         store(d_added, sums(part));
         if constexpr (ERASE)
             for (long j = 0; j < P; j += W) {
@@ -307,16 +336,17 @@ extern "C" int backward_double(const Problem* p, int64_t begin, int64_t end) { r
 
 // Two tokens with one channel: 0 if outputs and gradients are right, by hand.
 extern "C" int probe() {
-    double q[] = {1, 1}, k[] = {1, 2}, v[] = {3, 5}, a[] = {1, 0.5}, e[] = {1, 2}, out[2], added[2], kept[256], last[1];
-    double ones[] = {1, 1}, zero[] = {0}, d_q[2], d_k[2], d_v[2], d_a[2], d_e[2], d_state[1];
+    double q[] = {1, 1}, k[] = {1, 2}, v[] = {3, 5}, a[] = {1, 0.5}, b[] = {1, 1}, out[2], added[2], kept[256], last[1];
+    double ones[] = {1, 1}, zero[] = {0}, d_q[2], d_k[2], d_v[2], d_a[2], d_b[2], d_state[1];
     auto rows = [](double* x) { return Rows{x, 2, 2, 1}; };
-    Problem p{rows(q), rows(k), rows(v), rows(a), rows(e), rows(out), rows(added), rows(ones)};
-    p.d_q = rows(d_q), p.d_k = rows(d_k), p.d_v = rows(d_v), p.d_decay = rows(d_a), p.d_erase = rows(d_e);
+    Problem p{rows(q), rows(k), rows(v), rows(a), rows(b)};
+    p.out = rows(out), p.added = rows(added), p.d_out = rows(ones), p.d_q = rows(d_q), p.d_k = rows(d_k);
+    p.d_v = rows(d_v), p.d_decay = rows(d_a), p.d_erase = rows(d_b);
     p.state = zero, p.last = last, p.d_last = zero, p.d_state = d_state, p.kept = kept;
-    p.heads = p.keys = p.values = p.decays = 1, p.tokens = p.chunk = 2;
+    p.heads = p.keys = p.values = p.decays = p.erases = 1, p.tokens = p.chunk = 2, p.scale = 1;
     if (forward_double(&p, 0, 1) || backward_double(&p, 0, 1)) return 1;
-    // S = 3; then 1.5, u = 5 - 2·1.5 = 2, S = 1.5 + 2·2 = 5.5.
+    // S = 3; then S' = 1.5, u = 5 - 2 S' = 2 and S = S' + 2 u = 5.5.
     if (out[0] != 3 || out[1] != 5.5 || last[0] != 5.5) return 1;
-    // u₂ = 5 - 2·S' and S = S' + 2·u₂ = 10 - 3·S' with S' = 1.5: d S' = -3, and S' = 0.5·S₁ gives d S₁ = 1 - 1.5.
-    return d_v[1] != 2 || d_k[1] != 2 || d_e[1] != -3 || d_a[1] != -4.5 || d_v[0] != -0.5;
+    // In the second token d u = 2, so d S' = 1 - 2 d u = -3 and d b = -2 S' d u; in the first d S = 1 - 3 a = d u.
+    return d_v[1] != 2 || d_b[1] != -6 || d_a[1] != -4.5 || d_k[1] != -1 || d_v[0] != -0.5;
 }

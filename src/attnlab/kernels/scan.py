@@ -1,13 +1,14 @@
 """One recurrence for gated and delta rules: a state per head that every token decays, corrects, writes to and reads.
 
-    S <- Diag(exp(decay)) S            decay: the logarithm of a factor in [0, 1], per head or per channel; -inf forgets all
-    S <- S + k (v - Sᵀ erase)ᵀ         erase: what is read before writing, such as the strength of the token times its key
-    output = Sᵀ q
+    S <- Diag(exp(decay)) S                          decay: the logarithm of a factor in [0, 1]; -inf forgets all
+    S <- S + k (write · v - Sᵀ (erase · k))ᵀ         what is stored under the key is replaced, or only added to
+    output = scale · Sᵀ q
 
-`by_steps` is the readable reference. `by_compiled` takes the same steps, compiled (scan.cpp). `by_chunks` computes the same in
-plain torch with products of matrices, where nothing can be compiled or tensors are not on a CPU. `weights` is the closed form
-of the outputs as averages of the values. Values are given already scaled by the strength of writing, and a token that is
-hidden has a decay of zero and zero keys. Knows nothing about mechanisms.
+Decay and erase are given per head or per channel of the keys, write per head. Without `erase`, nothing is read before
+writing. `by_steps` is the readable reference. `by_compiled` takes the same steps, compiled (scan.cpp). `by_chunks` computes the
+same in plain torch with products of matrices, where nothing can be compiled or tensors are not on a CPU. `weights` is the
+closed form of the outputs as averages of the values. A token that is hidden has a decay of zero and zero keys. Knows nothing
+about mechanisms.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ def scan(
     k: Float[Tensor, "B H T K"],
     v: Float[Tensor, "B H T E"],
     decay: Float[Tensor, "B H T #K"] | None = None,
-    erase: Float[Tensor, "B H T K"] | None = None,
+    erase: Float[Tensor, "B H T #K"] | None = None,
+    write: Float[Tensor, "B H T 1"] | None = None,
     state: Float[Tensor, "B H K E"] | None = None,
+    scale: float = 1.0,
 ) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H K E"]]:
     """Return the outputs of all tokens and the state after the last; `state` is that before the first."""
     if q.is_cpu and build.load("scan") is not None:
-        return by_compiled(q, k, v, decay, erase, state)
-    return (by_steps if q.shape[2] <= _FEW else by_chunks)(q, k, v, decay, erase, state)
+        return by_compiled(q, k, v, decay, erase, write, state, scale)
+    return (by_steps if q.shape[2] <= _FEW else by_chunks)(q, k, v, decay, erase, write, state, scale)
 
 
 def by_steps(
@@ -58,8 +61,10 @@ def by_steps(
     k: Float[Tensor, "B H T K"],
     v: Float[Tensor, "B H T E"],
     decay: Float[Tensor, "B H T #K"] | None = None,
-    erase: Float[Tensor, "B H T K"] | None = None,
+    erase: Float[Tensor, "B H T #K"] | None = None,
+    write: Float[Tensor, "B H T 1"] | None = None,
     state: Float[Tensor, "B H K E"] | None = None,
+    scale: float = 1.0,
 ) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H K E"]]:
     """The reference, token by token."""
     now = v.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]) if state is None else state
@@ -67,11 +72,13 @@ def by_steps(
     for token in range(q.shape[2]):
         if decay is not None:
             now = now * decay[:, :, token, :, None].exp()
-        change = v[:, :, token]
+        key, change = k[:, :, token, :, None], v[:, :, token]
+        if write is not None:
+            change = write[:, :, token] * change
         if erase is not None:
-            change = change - (now * erase[:, :, token, :, None]).sum(dim=2)
-        now = now + k[:, :, token, :, None] * change[:, :, None]
-        outputs.append((now * q[:, :, token, :, None]).sum(dim=2))
+            change = change - (now * erase[:, :, token, :, None] * key).sum(dim=2)
+        now = now + key * change[:, :, None]
+        outputs.append(scale * (now * q[:, :, token, :, None]).sum(dim=2))
     return torch.stack(outputs, dim=2), now
 
 
@@ -79,7 +86,9 @@ def weights(
     q: Float[Tensor, "B H T K"],
     k: Float[Tensor, "B H T K"],
     decay: Float[Tensor, "B H T #K"] | None = None,
-    erase: Float[Tensor, "B H T K"] | None = None,
+    erase: Float[Tensor, "B H T #K"] | None = None,
+    write: Float[Tensor, "B H T 1"] | None = None,
+    scale: float = 1.0,
 ) -> Float[Tensor, "B H T T"]:
     """The weight of every token's value in every output of a text, by the closed form.
 
@@ -87,13 +96,14 @@ def weights(
     system of equations, so the outputs are (q · decayed keys) times its inverse, times the values.
     """
     passed = _passed(decay)
-    return _corrected(_decayed_products(q, k, passed).tril(), k, passed, erase)
+    return _corrected(scale * _decayed_products(q, k, passed).tril(), k, passed, erase, write)
 
 
 def stored(
     k: Float[Tensor, "B H T K"],
     decay: Float[Tensor, "B H T #K"] | None = None,
-    erase: Float[Tensor, "B H T K"] | None = None,
+    erase: Float[Tensor, "B H T #K"] | None = None,
+    write: Float[Tensor, "B H T 1"] | None = None,
 ) -> Float[Tensor, "B H T T"]:
     """What the state after a text returns for the key of every token (row): the weight of every token's value (column).
 
@@ -103,7 +113,7 @@ def stored(
     passed = _passed(decay)
     left = k if passed is None else k * (passed[:, :, -1:] - passed).exp().to(k.dtype)
     probe = k / k.square().sum(dim=-1, keepdim=True).clamp_min(1e-30)
-    return _corrected(probe @ left.transpose(-2, -1), k, passed, erase)
+    return _corrected(probe @ left.transpose(-2, -1), k, passed, erase, write)
 
 
 def _passed(decay: Float[Tensor, "B H T #K"] | None) -> Float[Tensor, "B H T #K"] | None:
@@ -115,13 +125,14 @@ def _corrected(
     scores: Float[Tensor, "B H T T"],
     k: Float[Tensor, "B H T K"],
     passed: Float[Tensor, "B H T #K"] | None,
-    erase: Float[Tensor, "B H T K"] | None,
+    erase: Float[Tensor, "B H T #K"] | None,
+    write: Float[Tensor, "B H T 1"] | None,
 ) -> Float[Tensor, "B H T T"]:
     """Weights of what tokens add to the state as weights of their values."""
-    if erase is None:
-        return scores
-    system = _decayed_products(erase, k, passed).tril(-1)
-    return torch.linalg.solve_triangular(system, scores, upper=False, left=False, unitriangular=True)
+    if erase is not None:
+        system = _decayed_products(erase * k, k, passed).tril(-1)
+        scores = torch.linalg.solve_triangular(system, scores, upper=False, left=False, unitriangular=True)
+    return scores if write is None else scores * write.transpose(-2, -1)
 
 
 def _decayed_products(
@@ -157,6 +168,9 @@ def _counted(erasing: int, not_erasing: int) -> Callable[[_F], _F]:
 # Compiled
 
 
+_INPUTS = ("q", "k", "v", "decay", "erase", "write")
+
+
 class _Rows(ctypes.Structure):
     """Of scan.cpp: a tensor [texts, heads, tokens, channels] whose channels are side by side."""
 
@@ -167,10 +181,10 @@ class _Problem(ctypes.Structure):
     """Of scan.cpp, field by field."""
 
     _fields_ = (
-        *((name, _Rows) for name in ("q", "k", "v", "decay", "erase", "out", "added")),
-        *((name, _Rows) for name in ("d_out", "d_q", "d_k", "d_v", "d_decay", "d_erase")),
+        *((name, _Rows) for name in (*_INPUTS, "out", "added", "d_out", *(f"d_{name}" for name in _INPUTS))),
         *((name, ctypes.c_void_p) for name in ("state", "last", "d_last", "d_state", "kept")),
-        *((name, ctypes.c_int64) for name in ("heads", "tokens", "keys", "values", "decays", "chunk")),
+        *((name, ctypes.c_int64) for name in ("heads", "tokens", "keys", "values", "decays", "erases", "chunk")),
+        ("scale", ctypes.c_double),
     )
 
 
@@ -180,11 +194,13 @@ def by_compiled(
     k: Float[Tensor, "B H T K"],
     v: Float[Tensor, "B H T E"],
     decay: Float[Tensor, "B H T #K"] | None = None,
-    erase: Float[Tensor, "B H T K"] | None = None,
+    erase: Float[Tensor, "B H T #K"] | None = None,
+    write: Float[Tensor, "B H T 1"] | None = None,
     state: Float[Tensor, "B H K E"] | None = None,
+    scale: float = 1.0,
 ) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H K E"]]:
     """The same by the steps, compiled; gradients are of first order only."""
-    outputs: tuple[Tensor, Tensor] = _Compiled.apply(q, k, v, decay, erase, state)  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, Tensor] = _Compiled.apply(scale, state, q, k, v, decay, erase, write)  # type: ignore[no-untyped-call]
     return outputs
 
 
@@ -193,20 +209,20 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     @_counted(6, 4)
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, erase: Tensor | None, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        ctx.numbers, ctx.erases = v.numel() * k.shape[-1], erase is not None
-        given = {"q": q, "k": k, "v": v, "decay": None if decay is None else decay.exp(), "erase": erase}
-        inputs: dict[str, Any] = {name: None if x is None else _side_by_side(x) for name, x in given.items()}
-        v, start = inputs["v"], None if state is None else state.contiguous()
+    def forward(ctx: Any, scale: float, state: Tensor | None, *given: Tensor | None) -> tuple[Tensor, Tensor]:
+        inputs: dict[str, Any] = dict(zip(_INPUTS, given, strict=True))
+        if inputs["decay"] is not None:
+            inputs["decay"] = inputs["decay"].exp()
+        inputs = {name: None if x is None else _side_by_side(x) for name, x in inputs.items()}
+        start, k, v = None if state is None else state.contiguous(), inputs["k"], inputs["v"]
+        ctx.numbers, ctx.erases, ctx.scale = v.numel() * k.shape[-1], inputs["erase"] is not None, scale
         out, last = torch.empty_like(v), v.new_empty(*v.shape[:2], k.shape[-1], v.shape[-1])
-        added, kept = None if erase is None else torch.empty_like(out), None
+        added, kept = torch.empty_like(v) if ctx.erases else None, None
         if any(ctx.needs_input_grad):
             widths = (-(-width // _WIDEST) * _WIDEST for width in (v.shape[-1], k.shape[-1]))
             kept = v.new_empty(*v.shape[:2], -(-v.shape[2] // _KEPT), *widths)
-            ctx.save_for_backward(*inputs.values(), v if added is None else added, kept)
-        _run("forward", **inputs, state=start, out=out, added=added, last=last, kept=kept)
+            ctx.save_for_backward(*inputs.values(), added, kept)
+        _run("forward", scale, **inputs, state=start, out=out, added=added, last=last, kept=kept)
         return out, last
 
     @staticmethod
@@ -214,12 +230,13 @@ class _Compiled(torch.autograd.Function):
     @_counted(14, 10)
     def backward(ctx: Any, d_out: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
         *saved, added, kept = ctx.saved_tensors
-        inputs = dict(zip(("q", "k", "v", "decay", "erase"), saved, strict=True))
+        inputs = dict(zip(_INPUTS, saved, strict=True))
         gradients = {f"d_{name}": None if x is None else torch.empty_like(x) for name, x in inputs.items()}
         d_out, d_last = _side_by_side(d_out), d_last.contiguous()
         d_state = torch.empty_like(d_last)
-        _run("backward", **inputs, **gradients, added=added, kept=kept, d_out=d_out, d_last=d_last, d_state=d_state)
-        return *gradients.values(), d_state if ctx.needs_input_grad[5] else None
+        others = {"added": added, "kept": kept, "d_out": d_out, "d_last": d_last, "d_state": d_state}
+        _run("backward", ctx.scale, **inputs, **gradients, **others)
+        return None, d_state if ctx.needs_input_grad[1] else None, *gradients.values()
 
 
 def _side_by_side(x: Tensor) -> Tensor:
@@ -227,22 +244,18 @@ def _side_by_side(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _run(name: str, *, k: Any, v: Any, decay: Any, **others: Any) -> None:
+def _run(name: str, scale: float, **tensors: Tensor | None) -> None:
     """Run a function of the library over all heads of all texts, in as many threads as torch uses."""
-    (batch, n_head, tokens, keys), values = k.shape, v.shape[-1]
-    problem = _Problem(
-        heads=n_head,
-        tokens=tokens,
-        keys=keys,
-        values=values,
-        decays=0 if decay is None else decay.shape[-1],
-        chunk=_KEPT,
-    )
-    for field, x in {"k": k, "v": v, "decay": decay, **others}.items():
+    widths = {field: 0 if x is None else x.shape[-1] for field, x in tensors.items()}
+    v: Any = tensors["v"]
+    batch, n_head, tokens, values = v.shape
+    problem = _Problem(heads=n_head, tokens=tokens, keys=widths["k"], values=values, chunk=_KEPT, scale=scale)
+    problem.decays, problem.erases = widths["decay"], widths["erase"]
+    for field, x in tensors.items():
         if x is not None:
             rows = isinstance(getattr(problem, field), _Rows)
             setattr(problem, field, _Rows(x.data_ptr(), *x.stride()[:3]) if rows else x.data_ptr())
-    threads = 1 if batch * n_head * tokens * keys * values < _ALONE else torch.get_num_threads()
+    threads = 1 if v.numel() * widths["k"] < _ALONE else torch.get_num_threads()
     call = build.function("scan", f"{name}_{'double' if v.dtype == torch.float64 else 'float'}", _Problem)
     if any(in_parts(lambda begin, end: call(problem, begin, end), batch * n_head, threads)):
         raise MemoryError("the scan kernel found no memory: use a smaller batch")
@@ -251,12 +264,11 @@ def _run(name: str, *, k: Any, v: Any, decay: Any, **others: Any) -> None:
 def matches_plain() -> bool:
     """Whether the compiled form gives values and gradients of the steps: narrow and wide, short and long."""
     random = torch.Generator().manual_seed(0)
-    for tokens, keys, values, decays, erases in ((5, 3, 2, 0, True), (70, 16, 20, 1, False), (45, 33, 8, 33, True)):
-        shapes = ((keys,), (keys,), (values,), (decays,), (keys,))
-        q, k, v, decay, erase = (torch.randn(2, 2, tokens, *shape, generator=random) for shape in shapes)
-        k = k / k.norm(dim=-1, keepdim=True)
-        inputs = [q, k, v, -decay.abs() if decays else None, erase.sigmoid() * k if erases else None]
-        inputs = [None if x is None else x.requires_grad_() for x in inputs]
+    for tokens, keys, values, decays, erases in ((5, 3, 2, 0, 1), (70, 16, 20, 1, 0), (45, 33, 8, 33, 33)):
+        widths = (keys, keys, values, decays, erases, 1)
+        q, k, v, decay, erase, write = (torch.randn(2, 2, tokens, width, generator=random) for width in widths)
+        given = (q, k / k.norm(dim=-1, keepdim=True), v, -decay.abs(), erase.sigmoid(), write)
+        inputs: list[Any] = [x.requires_grad_() if x.numel() else None for x in given]
         results = []
         for method in (by_compiled, by_steps):
             output, last = method(*inputs)
@@ -276,11 +288,15 @@ def by_chunks(
     k: Float[Tensor, "B H T K"],
     v: Float[Tensor, "B H T E"],
     decay: Float[Tensor, "B H T #K"] | None = None,
-    erase: Float[Tensor, "B H T K"] | None = None,
+    erase: Float[Tensor, "B H T #K"] | None = None,
+    write: Float[Tensor, "B H T 1"] | None = None,
     state: Float[Tensor, "B H K E"] | None = None,
+    scale: float = 1.0,
 ) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H K E"]]:
     """The same by products of matrices, chunk by chunk; gradients are of first order only."""
     batch, n_head, tokens, width = q.shape
+    q, v = q * scale, v if write is None else v * write
+    erase = None if erase is None else erase * k
     if state is None:
         state = v.new_zeros(batch, n_head, width, v.shape[-1])
     size = min(_CHUNK, 1 << (tokens - 1).bit_length())

@@ -34,5 +34,5 @@ class Delta(Recurrent):
 
     def gates(self, x: Float[Tensor, "B T D"]) -> Gates:
         """One strength of removing and storing per head."""
-        strength = self.most * self.strength(x).sigmoid()
-        return Gates(write=strength, erase=strength[..., None])
+        strength = self.most * self.strength(x).sigmoid()[..., None]
+        return Gates(write=strength, erase=strength)

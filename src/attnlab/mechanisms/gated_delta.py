@@ -59,5 +59,5 @@ class GatedDelta(Recurrent):
 
     def gates(self, x: Float[Tensor, "B T D"]) -> Gates:
         """One decay per head, and one strength of removing and storing."""
-        strength = self.most * self.strength(x).sigmoid()
-        return Gates(self.decay(x), write=strength, erase=strength[..., None])
+        strength = self.most * self.strength(x).sigmoid()[..., None]
+        return Gates(self.decay(x), write=strength, erase=strength)

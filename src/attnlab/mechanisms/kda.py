@@ -44,5 +44,5 @@ class KimiDelta(Recurrent):
 
     def gates(self, x: Float[Tensor, "B T D"]) -> Gates:
         """One decay per channel, and one strength of removing and storing."""
-        strength = self.strength(x).sigmoid()
-        return Gates(self.decay(x), write=strength, erase=strength[..., None])
+        strength = self.strength(x).sigmoid()[..., None]
+        return Gates(self.decay(x), write=strength, erase=strength)

@@ -63,4 +63,4 @@ class Mamba2(Recurrent):
     def gates(self, x: Float[Tensor, "B T D"]) -> Gates:
         """One step size per head, which sets decay and strength of storing."""
         steps = self.decay.steps(x)
-        return Gates(self.decay.over(steps), write=steps[..., 0], skip=self.skip)
+        return Gates(self.decay.over(steps), write=steps, skip=self.skip)

@@ -1,7 +1,7 @@
 """What recurrent mechanisms are made of: a state per head that every token decays, corrects, writes to and reads.
 
     q, k, v = projections of x, mixed with the tokens before by a short convolution
-    S <- decay · S;  S <- S + k (write · v - Sᵀ (erase · k))ᵀ;  output = Sᵀ q      (kernels/scan.py)
+    S <- decay · S;  S <- S + k (write · v - Sᵀ (erase · k))ᵀ;  output = Sᵀ q / √width      (kernels/scan.py)
 
 A mechanism is a `Recurrent` that defines its `gates`. The output of each head is normalised, multiplied by a gate and
 projected. The order of tokens is in the state, so a mechanism is registered as `ordered`: the model adds no positions.
@@ -10,7 +10,7 @@ projected. The order of tokens is in the state, so a mechanism is registered as 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,7 +29,7 @@ class Gates(NamedTuple):
     """What a token does to the state of each head; None means a factor of one, and without `erase` nothing is read first."""
 
     decay: Float[Tensor, "B T H #K"] | None = None  # logarithm of the factor that the state keeps
-    write: Float[Tensor, "B T H"] | None = None  # strength of the new value
+    write: Float[Tensor, "B T H 1"] | None = None  # strength of the new value
     erase: Float[Tensor, "B T H #K"] | None = None  # strength with which the old value of the key is removed
     skip: Float[Tensor, " H"] | None = None  # share of its own value that is added to the output of a token
 
@@ -221,24 +221,17 @@ class Recurrent(nn.Module):
         cache: RecurrentCache | None,
     ) -> Float[Tensor, "B H T C"]:
         """What every head reads from its state, in float32 at least."""
-        decay, write, erase, skip = gates
+        decay = gates.decay
         if hidden is not None:
             k = k.masked_fill(hidden[..., None], 0.0)
             decay = None if decay is None else decay.masked_fill(hidden[..., None], 0.0)
 
-        def by_head(part: Tensor) -> Tensor:
-            return ops.single(part).transpose(1, 2)
+        def by_head(part: Tensor | None) -> Any:
+            return None if part is None else ops.single(part).transpose(1, 2)
 
-        return self.read(
-            by_head(q * self.scale),
-            by_head(k),
-            by_head(v),
-            None if decay is None else by_head(decay),
-            None if erase is None else by_head(k * erase),
-            None if write is None else by_head(write[..., None]),
-            None if skip is None else ops.single(skip)[:, None, None],
-            cache,
-        )
+        q, k, v = by_head(q), by_head(k), by_head(v)
+        skip = None if gates.skip is None else ops.single(gates.skip)
+        return self.read(q, k, v, by_head(decay), by_head(gates.erase), by_head(gates.write), skip, cache)
 
     @ops.in_float32
     def read(
@@ -247,25 +240,23 @@ class Recurrent(nn.Module):
         k: Float[Tensor, "B H T K"],
         v: Float[Tensor, "B H T C"],
         decay: Float[Tensor, "B H T #K"] | None,
-        erase: Float[Tensor, "B H T K"] | None,
+        erase: Float[Tensor, "B H T #K"] | None,
         write: Float[Tensor, "B H T 1"] | None,
-        skip: Float[Tensor, "H 1 1"] | None,
+        skip: Float[Tensor, " H"] | None,
         cache: RecurrentCache | None,
     ) -> Float[Tensor, "B H T C"]:
         """The outputs by the closed form if it is watched, else by the recurrence."""
         if cache is None and self.hook_state.watched:
-            kept = stored(k, decay, erase)
-            self.hook_state(kept if write is None else kept * write.transpose(-2, -1))
+            self.hook_state(stored(k, decay, erase, write))
         if cache is None and self.hook_pattern.watched:
-            pattern = weights(q, k, decay, erase)
-            pattern = pattern if write is None else pattern * write.transpose(-2, -1)
-            pattern = pattern if skip is None else pattern + skip * torch.eye(q.shape[2]).to(q)
+            pattern = weights(q, k, decay, erase, write, self.scale)
+            pattern = pattern if skip is None else pattern + skip[:, None, None] * torch.eye(q.shape[2]).to(q)
             return self.hook_pattern(pattern) @ v
-        written = v if write is None else v * write
-        z, state = scan(q, k, written, decay, erase, None if cache is None else cache.state)
+        state = None if cache is None else cache.state
+        z, state = scan(q, k, v, decay, erase, write, state, self.scale)
         if cache is not None:
             cache.state = state.detach()
-        return z if skip is None else z + skip * v
+        return z if skip is None else z + skip[:, None, None] * v
 
     def finish(self, z: Float[Tensor, "B T H C"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """Normalise the outputs of the heads, multiply them by their gates, and project."""
