@@ -77,16 +77,25 @@ struct Scan {
         return x[0];
     }
 
+    static void accumulate(T* to, const V (&parts)[2]) { store(to, load(to) + (parts[0] + parts[1])); }
+
+    // One number for each column of a block, on the stack: the compiler then needs no register for its address.
+    struct Columns {
+        alignas(64) T numbers[W];
+        explicit Columns(const T* from) { std::memcpy(numbers, from, sizeof numbers); }
+        T operator[](long i) const { return numbers[i]; }
+    };
+
     const Problem& p;
-    const long row, P, E;  // P keys and E values: filled with zeros to whole vectors
+    const long row, text, head, P, E;  // P keys and E values: filled with zeros to whole vectors
     T* memory = nullptr;
-    T *s, *q, *k, *a, *b, *e, *v, *u, *w, *out;                 // e is b k
+    T *s, *q, *k, *a, *b, *e, *v, *u, *out, *w, *numbers;  // e is b k
     T *ds, *dq, *dk, *da, *de, *dv, *before;
 
     Scan(const Problem& p, long row, bool backward)
-        : p(p), row(row), P(up(p.keys, W)), E(up(p.values, W)) {
-        const long C = p.chunk, keys = C * P, values = C * E, weights = up(C, W);
-        const long total = E * P + 5 * keys + 3 * values + weights + (backward ? E * P + 4 * keys + values + keys * W : 0);
+        : p(p), row(row), text(row / p.heads), head(row % p.heads), P(up(p.keys, W)), E(up(p.values, W)) {
+        const long C = up(p.chunk, W), keys = C * P, values = C * E;
+        const long total = E * P + 5 * keys + 3 * values + 2 * C + (backward ? E * P + 4 * keys + values + keys * W : 0);
         void* base = nullptr;
         if (posix_memalign(&base, 64, total * sizeof(T))) return;
         memory = static_cast<T*>(base);
@@ -96,7 +105,7 @@ struct Scan {
         s = take(E * P);
         for (T** part : {&q, &k, &a, &b, &e}) *part = take(keys);
         for (T** part : {&v, &u, &out}) *part = take(values);
-        w = take(weights);
+        w = take(C), numbers = take(C);
         if (!backward) return;
         ds = take(E * P), dv = take(values);
         for (T** part : {&dq, &dk, &da, &de}) *part = take(keys);
@@ -105,31 +114,56 @@ struct Scan {
     ~Scan() { std::free(memory); }
 
     T* place(const Rows& rows, long token) const {
-        return static_cast<T*>(rows.data) + row / p.heads * rows.text + row % p.heads * rows.head + token * rows.token;
+        return static_cast<T*>(rows.data) + text * rows.text + head * rows.head + token * rows.token;
+    }
+
+    static void copy(T* to, const T* from, long count) {
+        long i = 0;
+        for (; i + W <= count; i += W) store(to + i, load(from + i));
+        for (; i < count; i++) to[i] = from[i];
     }
 
     // Copy rows of a chunk into a buffer whose rows are `width` apart, or back.
     void read(T* buffer, const Rows& rows, long begin, long count, long channels, long width) const {
-        for (long t = 0; t < count; t++) std::memcpy(buffer + t * width, place(rows, begin + t), channels * sizeof(T));
+        const T* from = place(rows, begin);
+        for (long t = 0; t < count; t++) copy(buffer + t * width, from + t * rows.token, channels);
     }
     void write(const T* buffer, const Rows& rows, long begin, long count, long channels, long width) const {
-        for (long t = 0; t < count; t++) std::memcpy(place(rows, begin + t), buffer + t * width, channels * sizeof(T));
+        T* to = place(rows, begin);
+        for (long t = 0; t < count; t++) copy(to + t * rows.token, buffer + t * width, channels);
     }
 
-    // A number or `keys` of them for each token, as `keys` numbers; ones where there are none.
+    // One number for each token, or `keys` of them, as `keys` numbers; ones where there are none.
     void read_factors(T* buffer, const Rows& rows, long begin, long count, long given) const {
+        if (given > 1) return read(buffer, rows, begin, count, p.keys, P);
+        const T* from = given ? place(rows, begin) : nullptr;
         for (long t = 0; t < count; t++)
-            for (long i = 0; i < p.keys; i++) buffer[t * P + i] = given ? place(rows, begin + t)[given == 1 ? 0 : i] : T(1);
+            for (long i = t * P; i < (t + 1) * P; i += W) store(buffer + i, V{} + (from ? from[t * rows.token] : T(1)));
     }
-    void write_factors(const T* buffer, const Rows& rows, long begin, long count, long given) const {
-        if (given > 1) write(buffer, rows, begin, count, p.keys, P);
-        if (given == 1)
-            for (long t = 0; t < count; t++) *place(rows, begin + t) = sum(buffer + t * P, p.keys);
+    void write_factors(const T* buffer, const Rows& rows, long begin, long count, long given) {
+        if (given > 1) return write(buffer, rows, begin, count, p.keys, P);
+        if (given == 1) write_numbers(products(buffer, nullptr, count, P), rows, begin, count);
     }
-    static T sum(const T* x, long count) {
-        T total = 0;
-        for (long i = 0; i < count; i++) total += x[i];
-        return total;
+    void write_numbers(const T* buffer, const Rows& rows, long begin, long count) const {
+        T* to = place(rows, begin);
+        for (long t = 0; t < count; t++) to[t * rows.token] = buffer[t];
+    }
+
+    // For each token, the sum of its row of x times that of y, or of its row of x.
+    const T* products(const T* x, const T* y, long count, long width) {
+        for (long t = 0; t < count; t += W) {
+            V part[W];
+#pragma GCC unroll 16
+            for (long i = 0; i < W; i++) part[i] = V{};
+            for (long j = 0; j < width; j += W)
+#pragma GCC unroll 16
+                for (long i = 0; i < W; i++) {
+                    const long at = (t + i) * width + j;
+                    part[i] += y ? load(x + at) * load(y + at) : load(x + at);
+                }
+            store(numbers + t, sums(part));
+        }
+        return numbers;
     }
 
     void read_tokens(long begin, long count) {
@@ -138,10 +172,14 @@ struct Scan {
         read(v, p.v, begin, count, p.values, E);
         read_factors(a, p.decay, begin, count, p.decays);
         read_factors(b, p.erase, begin, count, p.erases);
-        for (long i = 0; i < count * P; i++) q[i] *= T(p.scale), e[i] = b[i] * k[i];
+        const T scale = T(p.scale), *from = p.write.data ? place(p.write, begin) : nullptr;
+        for (long i = 0; i < count * P; i += W) {
+            store(q + i, scale * load(q + i));
+            store(e + i, load(b + i) * load(k + i));
+        }
         for (long t = 0; t < count; t++) {
-            w[t] = p.write.data ? *place(p.write, begin + t) : T(1);
-            for (long c = 0; c < E; c++) u[t * E + c] = w[t] * v[t * E + c];
+            w[t] = from ? from[t * p.write.token] : T(1);
+            for (long c = t * E; c < (t + 1) * E; c += W) store(u + c, w[t] * load(v + c));
         }
     }
 
@@ -186,7 +224,6 @@ struct Scan {
     void forward_block(T* block, long c, long t) {
         const long P = this->P;
         const T *q = this->q + t * P, *k = this->k + t * P, *e = this->e + t * P, *a = this->a + t * P;
-        T* added = u + t * E + c;
         V part[W];
         if constexpr (ERASE) {
 #pragma GCC unroll 16
@@ -200,8 +237,9 @@ struct Scan {
                     part[i] += erase * x;
                 }
             }
-            store(added, load(added) - sums(part));
+            store(u + t * E + c, load(u + t * E + c) - sums(part));
         }
+        const Columns added(u + t * E + c);
 #pragma GCC unroll 16
         for (long i = 0; i < W; i++) part[i] = V{};
         for (long j = 0; j < P; j += W) {
@@ -226,24 +264,22 @@ struct Scan {
             read_tokens(begin, count);
             if (p.erases) read(u, p.added, begin, count, p.values, E);
             read(out, p.d_out, begin, count, p.values, E);
-            std::memset(dq, 0, 4 * p.chunk * P * sizeof(T));  // and the three after it
+            std::memset(dq, 0, (before - dq) * sizeof(T));  // and the three after it
             for (long c = 0; c < E; c += W) {
                 for (long t = 0; t < count; t++) state_block(s + c * P, c, t);
                 for (long t = count - 1; t >= 0; t--)
                     p.erases ? backward_block<true>(ds + c * P, c, t) : backward_block<false>(ds + c * P, c, t);
             }
-            for (long i = 0; i < count * P; i++) {
-                dq[i] *= T(p.scale);
-                dk[i] += b[i] * de[i];
-                de[i] *= k[i];
-            }
+            if (p.write.data) write_numbers(products(v, dv, count, E), p.d_write, begin, count);
+            products(u, out, count, E);  // the part of the queries' gradient that is not read from the states
             for (long t = 0; t < count; t++) {
-                T d_write = 0;
-                for (long c = 0; c < E; c++) {
-                    d_write += v[t * E + c] * dv[t * E + c];
-                    dv[t * E + c] *= w[t];
+                for (long c = t * E; c < (t + 1) * E; c += W) store(dv + c, w[t] * load(dv + c));
+                for (long i = t * P; i < (t + 1) * P; i += W) {
+                    const V key = load(k + i), d_erase = load(de + i);
+                    store(dq + i, T(p.scale) * (load(dq + i) + numbers[t] * key));
+                    store(dk + i, load(dk + i) + load(b + i) * d_erase);
+                    store(de + i, d_erase * key);
                 }
-                if (p.write.data) *place(p.d_write, begin + t) = d_write;
             }
             write(dq, p.d_q, begin, count, p.keys, P);
             write(dk, p.d_k, begin, count, p.keys, P);
@@ -257,7 +293,7 @@ struct Scan {
     // W columns of the states of a chunk, decayed and before anything is added.
     void state_block(T* block, long c, long t) {
         const long P = this->P;
-        const T* added = u + t * E + c;
+        const Columns added(u + t * E + c);
         for (long j = 0; j < P; j += W) {
             const V decay = load(a + t * P + j), key = load(k + t * P + j);
 #pragma GCC unroll 16
@@ -269,50 +305,50 @@ struct Scan {
         }
     }
 
-    // From the gradient of W columns of the state after a token to that of the state before it; `out` holds the gradient of the outputs.
+    // From the gradient of W columns of the state after a token to that of the state before it; `out` holds the gradient of
+    // the outputs. Sums over columns are made in two parts, since an addition waits for the one before it.
     template <bool ERASE>
     void backward_block(T* block, long c, long t) {
         const long P = this->P;
         const T *q = this->q + t * P, *k = this->k + t * P, *e = this->e + t * P, *a = this->a + t * P;
         const T* states = before + t * P * W;
-        const T *out = this->out + t * E + c, *added = u + t * E + c;
-        T through = 0;
-        for (long i = 0; i < W; i++) through += out[i] * added[i];
+        const Columns out(this->out + t * E + c), added(u + t * E + c);
         V part[W];
 #pragma GCC unroll 16
         for (long i = 0; i < W; i++) part[i] = V{};
         for (long j = 0; j < P; j += W) {
             const V query = load(q + j), key = load(k + j), decay = load(a + j);
-            V d_query = load(dq + t * P + j) + key * through, d_key = load(dk + t * P + j), d_decay = load(da + t * P + j);
+            V d_query[2] = {}, d_key[2] = {}, d_decay[2] = {};
 #pragma GCC unroll 16
             for (long i = 0; i < W; i++) {
                 const V x = load(states + (j + i) * W), d = load(block + (j + i) * W) + query * out[i];
-                d_query += x * out[i];
-                d_key += d * added[i];
+                d_query[i % 2] += x * out[i];
+                d_key[i % 2] += d * added[i];
                 part[i] += d * key;
-                if constexpr (!ERASE) d_decay += d * x;
+                if constexpr (!ERASE) d_decay[i % 2] += d * x;
                 store(block + (j + i) * W, ERASE ? d : d * decay);
             }
-            store(dq + t * P + j, d_query);
-            store(dk + t * P + j, d_key);
-            if constexpr (!ERASE) store(da + t * P + j, d_decay);
+            accumulate(dq + t * P + j, d_query);
+            accumulate(dk + t * P + j, d_key);
+            if constexpr (!ERASE) accumulate(da + t * P + j, d_decay);
         }
-        T* d_added = dv + t * E + c;
-        store(d_added, sums(part));
-        if constexpr (ERASE)
+        store(dv + t * E + c, sums(part));
+        if constexpr (ERASE) {
+            const Columns d_added(dv + t * E + c);
             for (long j = 0; j < P; j += W) {
                 const V erase = load(e + j), decay = load(a + j);
-                V d_erase = load(de + t * P + j), d_decay = load(da + t * P + j);
+                V d_erase[2] = {}, d_decay[2] = {};
 #pragma GCC unroll 16
                 for (long i = 0; i < W; i++) {
                     const V x = load(states + (j + i) * W), d = load(block + (j + i) * W) - erase * d_added[i];
-                    d_erase -= x * d_added[i];
-                    d_decay += d * x;
+                    d_erase[i % 2] -= x * d_added[i];
+                    d_decay[i % 2] += d * x;
                     store(block + (j + i) * W, d * decay);
                 }
-                store(de + t * P + j, d_erase);
-                store(da + t * P + j, d_decay);
+                accumulate(de + t * P + j, d_erase);
+                accumulate(da + t * P + j, d_decay);
             }
+        }
     }
 };
 
