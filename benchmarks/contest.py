@@ -44,7 +44,8 @@ ADDITIVE, PERFORMER = "additive", "performer"
 BIGBIRD, SLIDING = f"bigbird:block={BLOCK},random_blocks={RANDOM}", f"sliding:window={WINDOW}"
 LINFORMER, PERCEIVER = f"linformer:rank={ROWS}", f"perceiver:latents={LATENTS}"
 WHOLE = ", whole module"
-STATES = ("gated_delta", "kda", "gla", "mamba2")
+MAMBA2 = "mamba2:expand=1"  # values as wide as those of the others
+STATES = ("gated_delta", "kda", "gla", MAMBA2)
 # At most so many times SDPA's time, by length: with the compiled scan, and in plain torch.
 STATE_TIMES = {True: {512: 0.2, 2048: 0.08, 8192: 0.025}, False: {512: 1.3, 2048: 0.45, 8192: 0.15}}
 COMPILED = os.environ.get("ATTNLAB_KERNELS") != "0"
@@ -106,7 +107,7 @@ GROUPS = (
             *(Target(name, SDPA, most, tokens) for name in STATES for tokens, most in STATE_TIMES[COMPILED].items()),
             Target("gated_delta", "transformers gated delta", LEVEL),
             Target("kda", "transformers KDA", LEVEL),
-            Target("mamba2", "transformers Mamba-2", LEVEL),
+            Target(MAMBA2, "transformers Mamba-2", LEVEL),
         ),
         linear=STATES,
     ),
@@ -193,15 +194,17 @@ def leak(case: Case) -> float:
     """How much the first half of what comes out moves when the second half of what goes in does."""
     torch.manual_seed(0)
     work, half = work_of(case.at(LEAK_TOKENS), Inputs()), LEAK_TOKENS // 2
-    tokens = 1 if work.arguments[0].shape[1] == LEAK_TOKENS else 2
 
     def changed(x: torch.Tensor) -> torch.Tensor:
+        if LEAK_TOKENS not in x.shape:  # a parameter
+            return x
+        tokens = x.shape.index(LEAK_TOKENS)
         first, second = x.split(half, tokens)
         return torch.cat([first, second.flip(tokens)], tokens)
 
     with torch.no_grad():
         before, after = work.call(*work.arguments), work.call(*map(changed, work.arguments))
-        return float((before - after).narrow(tokens, 0, half).abs().max())
+        return float((before - after).narrow(before.shape.index(LEAK_TOKENS), 0, half).abs().max())
 
 
 def judge_leaks(cases: Sequence[Case]) -> Iterator[Verdict]:
