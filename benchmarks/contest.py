@@ -26,6 +26,7 @@ from attnlab.config import resolve
 from attnlab.lm import optim
 from attnlab.lm.model import LanguageModel
 from attnlab.lm.train import SummedLoss
+from attnlab.machine import retain_freed_memory
 from attnlab.measure.bench import NAIVE, SDPA, BenchResult, ratios
 from attnlab.measure.bench.cases import LEAST_TOKENS, Case, Inputs, build, choose_cases, split_options, work_of
 from attnlab.measure.bench.timing import Limits, measure, read_lengths, spare_memory, take_turns
@@ -326,6 +327,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write everything to this file too")
     given = parser.parse_args()
+    retain_freed_memory()  # as training does
     folders = [str(Path(__file__).resolve().parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     only = [word.strip().lower() for word in given.only.split(",") if word.strip()]
