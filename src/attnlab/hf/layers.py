@@ -107,9 +107,10 @@ def _olmo_hybrid(layer: Any) -> _Converted:
     return _gated_delta(layer, projections, layer.o_norm, layer.o_proj, layer.allow_neg_eigval)
 
 
-def _kimi_linear(layer: Any) -> _Converted:
-    """Kimi Delta Attention."""
+def _kimi_delta(layer: Any) -> _Converted:
+    """Kimi Delta Attention, in GLM-5.3 with bounded decays."""
     _require_silu(layer, layer.activation)
+    forget = layer.forget_gate
     mechanism = _build(
         "kda",
         layer.hidden_size,
@@ -117,8 +118,8 @@ def _kimi_linear(layer: Any) -> _Converted:
         layer.o_norm.variance_epsilon,
         conv=layer.conv_kernel_size,
         head_width=layer.head_dim,
+        floor=getattr(forget, "safe_gate_lower_bound", None) or 0.0,
     )
-    forget = layer.forget_gate
     return mechanism, {
         "query.weight": layer.q_proj.weight,
         "key.weight": layer.k_proj.weight,
@@ -333,9 +334,10 @@ def _deepseek_v32_attention(layer: Any) -> _Converted:
 _CONVERSIONS: dict[str, Callable[[Any], _Converted]] = {
     "DeepseekV32Attention": _deepseek_v32_attention,
     "DeepseekV3Attention": _deepseek_v3_attention,
+    "Glm5NextTextLinearAttention": _kimi_delta,
     "GptOssAttention": _gpt_oss_attention,
     "KimiLinearAttention": _latent,
-    "KimiLinearDeltaAttention": _kimi_linear,
+    "KimiLinearDeltaAttention": _kimi_delta,
     "Mamba2Mixer": _mamba2,
     "MiniMaxLightningAttention": _minimax,
     "OlmoHybridGatedDeltaNet": _olmo_hybrid,

@@ -79,20 +79,27 @@ class Decay(nn.Module):
     """Decays from the input, exp(-exp(rate) softplus(projection + bias)), per head or per channel.
 
     Biases begin so that the softplus is spread log-uniformly over [0.001, 0.1], and factors `exp(rate)` uniformly over
-    [1, 16]: then memories of different heads last from one token to a thousand.
+    [1, 16]: then memories of different heads last from one token to a thousand. With a `floor`, decays are
+    floor · sigmoid(exp(rate) (projection + bias)), factors begin at one, and no logarithm is below the floor.
     """
 
-    def __init__(self, n_embd: int, n_head: int, channels: int = 1, rank: int = 0) -> None:
+    def __init__(self, n_embd: int, n_head: int, channels: int = 1, rank: int = 0, floor: float = 0.0) -> None:
         super().__init__()
-        self.n_head = n_head
+        if floor > 0:
+            raise ConfigError(f"the floor of the logarithms of decays must be negative, or 0 for none, not {floor}")
+        self.n_head, self.floor = n_head, floor
         self.projection = projection(n_embd, n_head * channels, rank)
         step = torch.empty(n_head * channels).uniform_(math.log(1e-3), math.log(0.1)).exp()
         self.bias = nn.Parameter(step + (-(-step).expm1()).log())  # the inverse of softplus
-        self.rate = nn.Parameter(torch.empty(n_head).uniform_(1, 16).log())
+        self.rate = nn.Parameter(torch.zeros(n_head) if floor else torch.empty(n_head).uniform_(1, 16).log())
 
     def steps(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H K"]:
         """The positive step size of every token."""
-        return F.softplus(ops.single(self.projection(x)) + self.bias).unflatten(-1, (self.n_head, -1))
+        return F.softplus(self.raw(x))
+
+    def raw(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H K"]:
+        """The projection and its bias."""
+        return (ops.single(self.projection(x)) + self.bias).unflatten(-1, (self.n_head, -1))
 
     def over(self, steps: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T H K"]:
         """The logarithms of the decays over steps of these sizes."""
@@ -100,6 +107,8 @@ class Decay(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H K"]:
         """Return the logarithms of the decays."""
+        if self.floor:
+            return self.floor * (self.rate.exp()[:, None] * self.raw(x)).sigmoid()
         return self.over(self.steps(x))
 
 
