@@ -142,6 +142,19 @@ def test_the_indexer_learns_where_attention_looks(name: str) -> None:
     assert captured_weight(1000) >= before + 0.05
 
 
+@pytest.mark.parametrize("name", ["dsa", "dsa_mla"])
+def test_the_indexer_gets_the_gradient_of_the_divergence_from_the_mean_weights(name: str) -> None:
+    module, x = make(name, topk=5, rotary=True).double(), torch.randn(2, 20, WIDTH, dtype=torch.float64)
+    weights = pattern(module, x).mean(1)
+    asked = module.asked(x).detach()
+    scores = module.indexer.scores(*module.indexer(x, asked, 0))[:, 0].masked_fill(weights == 0, -1e300)
+    loss = nn.functional.kl_div(scores.log_softmax(-1), weights, reduction="sum") / (2 * 20)
+    expected = torch.autograd.grad(loss, list(module.indexer.parameters()))
+    module(x).sum().backward()
+    for parameter, gradient in zip(module.indexer.parameters(), expected, strict=True):
+        assert (parameter.grad - gradient).abs().max() <= 1e-12
+
+
 def test_both_paths_give_the_indexer_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "_SCORES", 2 * HEADS * 50 * 16)
     for name in ("dsa", "dsa_mla"):

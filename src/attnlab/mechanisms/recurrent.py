@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnlab import ops
-from attnlab.errors import ConfigError
+from attnlab.errors import ConfigError, UserError
 from attnlab.inside.taps import Tap
 from attnlab.kernels.scan import scan, stored, weights
 
@@ -262,6 +262,10 @@ class Recurrent(nn.Module):
         cache: RecurrentCache | None,
     ) -> Float[Tensor, "B H T C"]:
         """The outputs by the closed form if it is watched, else by the recurrence."""
+        if self.hook_state.changes:
+            raise UserError(
+                "hook_state can only be read: patch hook_k, hook_v or hook_pattern, from which outputs follow"
+            )
         if cache is None and self.hook_state.watched:
             kept = stored(k, decay, erase)
             self.hook_state(kept if write is None else kept * write.transpose(-2, -1))
