@@ -229,56 +229,33 @@ class Recurrent(nn.Module):
         hidden: Bool[Tensor, "B T 1"] | None,
         cache: RecurrentCache | None,
     ) -> Float[Tensor, "B H T C"]:
-        """What every head reads from its state, in float32 at least."""
-        decay, write, erase, skip = gates
-        if hidden is not None:
-            k = k.masked_fill(hidden[..., None], 0.0)
-            decay = None if decay is None else decay.masked_fill(hidden[..., None], 0.0)
-
-        def by_head(part: Tensor) -> Tensor:
-            return ops.single(part).transpose(1, 2)
-
-        return self.read(
-            by_head(q * self.scale),
-            by_head(k),
-            by_head(v),
-            None if decay is None else by_head(decay),
-            None if erase is None else by_head(k * erase),
-            None if write is None else by_head(write[..., None]),
-            None if skip is None else ops.single(skip)[:, None, None],
-            cache,
-        )
-
-    @ops.in_float32
-    def read(
-        self,
-        q: Float[Tensor, "B H T K"],
-        k: Float[Tensor, "B H T K"],
-        v: Float[Tensor, "B H T C"],
-        decay: Float[Tensor, "B H T #K"] | None,
-        erase: Float[Tensor, "B H T K"] | None,
-        write: Float[Tensor, "B H T 1"] | None,
-        skip: Float[Tensor, "H 1 1"] | None,
-        cache: RecurrentCache | None,
-    ) -> Float[Tensor, "B H T C"]:
-        """The outputs by the closed form if it is watched, else by the recurrence."""
+        """What every head reads from its state: by the closed form if it is watched, else by the recurrence."""
         if self.hook_state.changes:
             raise UserError(
                 "hook_state can only be read: patch hook_k, hook_v or hook_pattern, from which outputs follow"
             )
-        if cache is None and self.hook_state.watched:
-            kept = stored(k, decay, erase)
-            self.hook_state(kept if write is None else kept * write.transpose(-2, -1))
-        if cache is None and self.hook_pattern.watched:
-            pattern = weights(q, k, decay, erase)
-            pattern = pattern if write is None else pattern * write.transpose(-2, -1)
-            pattern = pattern if skip is None else pattern + skip * torch.eye(q.shape[2]).to(q)
-            return self.hook_pattern(pattern) @ v
-        written = v if write is None else v * write
-        z, state = scan(q, k, written, decay, erase, None if cache is None else cache.state)
-        if cache is not None:
-            cache.state = state.detach()
-        return z if skip is None else z + skip * v
+
+        def by_head(part: Tensor) -> Tensor:
+            return ops.single(part).transpose(1, 2)
+
+        decay, erase = (None if gate is None else by_head(gate) for gate in (gates.decay, gates.erase))
+        q, k, v = by_head(q) * self.scale, by_head(k), by_head(v)
+        if hidden is not None:  # such a token does nothing to the state
+            k = k.masked_fill(hidden[:, None], 0.0)
+            decay = None if decay is None else decay.masked_fill(hidden[:, None], 0.0)
+        erase = None if erase is None else k * erase
+        write = v.new_ones(1, 1) if gates.write is None else by_head(gates.write[..., None])
+        skip = v.new_zeros(1, 1) if gates.skip is None else ops.single(gates.skip)[:, None, None]
+        with torch.autocast(q.device.type, enabled=False):
+            if cache is None and self.hook_state.watched:
+                self.hook_state(stored(k, decay, erase) * write.mT)
+            if cache is None and self.hook_pattern.watched:
+                own = skip * torch.eye(q.shape[2]).to(q)
+                return self.hook_pattern(weights(q, k, decay, erase) * write.mT + own) @ v
+            z, state = scan(q, k, v * write, decay, erase, None if cache is None else cache.state)
+            if cache is not None:
+                cache.state = state.detach()
+            return z + skip * v
 
     def finish(self, z: Float[Tensor, "B T H C"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """Normalise the outputs of the heads, multiply them by their gates, and project."""
