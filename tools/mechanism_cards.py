@@ -7,7 +7,9 @@ The texts of the cards are Markdown already.
 
 from __future__ import annotations
 
+import json
 import textwrap
+from pathlib import Path
 
 from attnlab.measure.cards import (
     BLOCK,
@@ -36,6 +38,14 @@ Time is that of the paper, in tokens n, width d, and the mechanism's own sizes. 
 how the memory that training keeps per text grows from {SHORT:,} to {LONG:,} tokens. Cache and
 parameters are those of one layer of width {N_EMBD} with {N_HEAD} heads, made for {BLOCK} tokens;
 the cache is what generation keeps of such a text."""
+PARITY = """## The same layers in transformers
+
+[`convert_layer`](exchange.md#layers-of-transformers-as-mechanisms) makes mechanisms of layers of
+transformers. Compared are a tiny random layer and what is made of it: the output for two texts, and
+the gradient by the input, on a CPU in float32. The figures are the largest differences, as shares of
+the largest value. [The tests](../tests/hf/test_layer_parity.py) measure them again and refuse more
+than 1e-4, also for steps of generation and for the readable reference, and for the recurrent layers
+with padding."""
 
 
 def page() -> str:
@@ -54,7 +64,24 @@ def page() -> str:
         for entry in listed
     ]
     table = markdown_table(("name", "time", "memory", "causal", "cache", "parameters", "defect"), rows)
-    return "\n\n".join([INTRODUCTION, table, *map(section, listed)]) + "\n"
+    return "\n\n".join([INTRODUCTION, table, PARITY, parity(), *map(section, listed)]) + "\n"
+
+
+def parity() -> str:
+    """The measured distances from the layers of transformers."""
+    stored = json.loads((Path(__file__).parents[1] / "docs/parity.json").read_text(encoding="utf-8"))
+    rows = [
+        (
+            row["model"],
+            f"`{row['layer']}`",
+            f"[{row['mechanism']}](#{row['mechanism']})",
+            str(row["tokens"]),
+            f"{row['outputs']:.1e}",
+            f"{row['gradients']:.1e}",
+        )
+        for row in stored.values()
+    ]
+    return markdown_table(("model", "layer", "mechanism", "tokens", "outputs", "gradients"), rows)
 
 
 def section(entry: Entry) -> str:

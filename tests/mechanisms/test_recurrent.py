@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from attnlab import ops, registry
 from attnlab.config import ModelConfig
-from attnlab.errors import ConfigError
-from attnlab.inside.taps import capture
+from attnlab.errors import ConfigError, UserError
+from attnlab.inside.taps import capture, patch
 from attnlab.lm.model import LanguageModel
 from attnlab.mechanisms.recurrent import Recurrent
 
@@ -156,6 +156,20 @@ def test_memories_are_spread_after_the_initialisation_of_a_model(name: str) -> N
     assert kept.min() > 0.1
     assert kept.max() > 0.95
     assert kept.max() < 1
+
+
+def test_the_state_is_shown_but_cannot_be_patched() -> None:
+    module, x = make("gated_delta"), torch.randn(1, 6, WIDTH)
+    with pytest.raises(UserError, match="hook_state can only be read"), patch(module, {"hook_state": torch.zeros_like}):
+        module(x)
+
+
+def test_decays_with_a_floor_stay_above_it() -> None:
+    module = make("kda", floor=-5.0)
+    decay = module.gates(1e3 * torch.randn(1, 50, WIDTH)).decay
+    assert -5 <= decay.min() < -4.9
+    with pytest.raises(ConfigError, match="must be negative"):
+        make("kda", floor=5.0)
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:

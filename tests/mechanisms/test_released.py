@@ -17,9 +17,9 @@ from attnlab.hf.exchange import _is_gpt2
 from attnlab.inside.heads import copying_scores
 from attnlab.inside.taps import capture
 from attnlab.lm.model import LanguageModel
-from attnlab.mechanisms.based import expand, polynomial
-from attnlab.mechanisms.dsa import choose, limits
+from attnlab.mechanisms.based import expand
 from attnlab.mechanisms.heads import KeyValueCache
+from attnlab.mechanisms.indexer import choose
 
 WIDTH, HEADS = 32, 4
 
@@ -114,9 +114,8 @@ def test_the_absorbed_form_of_latent_attention_equals_the_expanded_one(options: 
 
 
 def test_the_highest_visible_scores_are_chosen_and_of_equal_ones_the_first() -> None:
-    scores = torch.tensor([[[9.0, 9, 9, 9], [1, 1, 9, 9], [0, 1, 1, 9], [3, 0, 2, 1]]])
-    mask = ops.visible(4, 4, None, True)
-    chosen = choose(scores, mask, *limits(scores, mask, 2))
+    scores = torch.tensor([[[[9.0, 9, 9, 9], [1, 1, 9, 9], [0, 1, 1, 9], [3, 0, 2, 1]]]])
+    chosen = choose(scores, ops.visible(4, 4, None, True), 2)
     assert chosen[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 1, 0]]
 
 
@@ -141,6 +140,19 @@ def test_the_indexer_learns_where_attention_looks(name: str) -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert captured_weight(1000) >= before + 0.05
+
+
+@pytest.mark.parametrize("name", ["dsa", "dsa_mla"])
+def test_the_indexer_gets_the_gradient_of_the_divergence_from_the_mean_weights(name: str) -> None:
+    module, x = make(name, topk=5, rotary=True).double(), torch.randn(2, 20, WIDTH, dtype=torch.float64)
+    weights = pattern(module, x).mean(1)
+    asked = module.asked(x).detach()
+    scores = module.indexer.scores(*module.indexer(x, asked, 0))[:, 0].masked_fill(weights == 0, -1e300)
+    loss = nn.functional.kl_div(scores.log_softmax(-1), weights, reduction="sum") / (2 * 20)
+    expected = torch.autograd.grad(loss, list(module.indexer.parameters()))
+    module(x).sum().backward()
+    for parameter, gradient in zip(module.indexer.parameters(), expected, strict=True):
+        assert (parameter.grad - gradient).abs().max() <= 1e-12
 
 
 def test_both_paths_give_the_indexer_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +194,6 @@ def test_the_expanded_features_give_the_polynomial() -> None:
     q, k = torch.randn(2, 3, 9, 5, dtype=torch.float64)
     s = q @ k.mT / 5**0.5
     assert torch.allclose(expand(q) @ expand(k).mT, 1 + s + s**2 / 2)
-    assert torch.allclose(polynomial(q, k), 1 + s + s**2 / 2)
 
 
 @pytest.mark.parametrize("pieces", [[1] * 40, [25, 1, 14], [3, 30, 7]])
@@ -196,9 +207,9 @@ def test_generation_beyond_the_window_is_exact_and_its_cache_stops_growing(piece
     for part in x.split(pieces, dim=1):
         seen += part.shape[1]
         parts.append(module(part, padding[:, :seen], cache=cache))
-        assert cache.sums.shape == (2, HEADS, 1 + 4 + 10, 9)
+        assert cache.state.shape == (2, HEADS, 1 + 4 + 10, 9)
     assert (torch.cat(parts, dim=1) - module(x, padding)).abs().max() <= 1e-12
-    assert cache.recent._stored[0].shape[2] == 4
+    assert cache.recent.shape[2] == 5
 
 
 # In models, our own and others

@@ -38,6 +38,13 @@ def convert_layer(layer: nn.Module) -> nn.Module:
     return mechanism.train(layer.training)
 
 
+def _renamed(layer: nn.Module, names: str) -> dict[str, Tensor]:
+    """The weights and biases of a layer's parts, under our names; `names` are pairs of theirs and ours."""
+    theirs, pairs = layer.state_dict(), (pair.split(":") for pair in names.split())
+    places = ((f"{name}.{kind}", f"{own}.{kind}") for name, own in pairs for kind in ("weight", "bias"))
+    return {own: theirs[name] for name, own in places if name in theirs}
+
+
 # Recurrent
 
 
@@ -70,8 +77,7 @@ def _gated_delta(
         key_width=layer.head_k_dim,
         value_width=layer.head_v_dim,
     )
-    names = {"decay": "decay.projection"}
-    return mechanism, {f"{names.get(key, key)}.weight": weight for key, weight in projections.items()} | {
+    return mechanism, {f"{name}.weight": weight for name, weight in projections.items()} | {
         "conv.weight": layer.conv1d.weight[:, 0],
         "decay.bias": layer.dt_bias,
         "decay.rate": layer.A_log,
@@ -83,7 +89,7 @@ def _gated_delta(
 def _qwen3_next(layer: Any) -> _Converted:
     """All projections of a head of keys stand together."""
     values = layer.head_v_dim * layer.num_v_heads // layer.num_k_heads
-    names = ("query", "key", "value", "gate"), ("strength", "decay")
+    names = ("query", "key", "value", "gate"), ("strength", "decay.projection")
     sizes = (layer.head_k_dim, layer.head_k_dim, values, values), (layer.num_v_heads // layer.num_k_heads,) * 2
     projections: dict[str, Tensor] = {}
     for fused, parts, widths in zip((layer.in_proj_qkvz, layer.in_proj_ba), names, sizes, strict=True):
@@ -95,21 +101,28 @@ def _qwen3_next(layer: Any) -> _Converted:
 def _qwen3_5(layer: Any) -> _Converted:
     """Queries, keys and values are fused."""
     q, k, v = layer.in_proj_qkv.weight.split([layer.key_dim, layer.key_dim, layer.value_dim])
-    gates = {"gate": layer.in_proj_z, "strength": layer.in_proj_b, "decay": layer.in_proj_a}
-    projections = {"query": q, "key": k, "value": v} | {name: part.weight for name, part in gates.items()}
+    gate, strength, decay = (part.weight for part in (layer.in_proj_z, layer.in_proj_b, layer.in_proj_a))
+    projections = {"query": q, "key": k, "value": v, "gate": gate, "strength": strength, "decay.projection": decay}
     return _gated_delta(layer, projections, layer.norm, layer.out_proj)
 
 
 def _olmo_hybrid(layer: Any) -> _Converted:
     """Every projection stands alone."""
-    letters = {"query": "q", "key": "k", "value": "v", "gate": "g", "strength": "b", "decay": "a"}
+    letters = {"query": "q", "key": "k", "value": "v", "gate": "g", "strength": "b", "decay.projection": "a"}
     projections = {name: getattr(layer, f"{letter}_proj").weight for name, letter in letters.items()}
     return _gated_delta(layer, projections, layer.o_norm, layer.o_proj, layer.allow_neg_eigval)
 
 
-def _kimi_linear(layer: Any) -> _Converted:
-    """Kimi Delta Attention."""
+_KIMI_DELTA = (
+    "q_proj:query k_proj:key v_proj:value b_proj:strength g_a_proj:gate.0 g_b_proj:gate.1 o_proj:out"
+    " forget_gate.f_a_proj:decay.projection.0 forget_gate.f_b_proj:decay.projection.1"
+)
+
+
+def _kimi_delta(layer: Any) -> _Converted:
+    """Kimi Delta Attention, in GLM-5.3 with bounded decays."""
     _require_silu(layer, layer.activation)
+    forget = layer.forget_gate
     mechanism = _build(
         "kda",
         layer.hidden_size,
@@ -117,22 +130,13 @@ def _kimi_linear(layer: Any) -> _Converted:
         layer.o_norm.variance_epsilon,
         conv=layer.conv_kernel_size,
         head_width=layer.head_dim,
+        floor=getattr(forget, "safe_gate_lower_bound", None) or 0.0,
     )
-    forget = layer.forget_gate
-    return mechanism, {
-        "query.weight": layer.q_proj.weight,
-        "key.weight": layer.k_proj.weight,
-        "value.weight": layer.v_proj.weight,
+    return mechanism, _renamed(layer, _KIMI_DELTA) | {
         "conv.weight": layer.conv1d.weight[:, 0],
-        "decay.projection.0.weight": forget.f_a_proj.weight,
-        "decay.projection.1.weight": forget.f_b_proj.weight,
         "decay.bias": forget.dt_bias,
         "decay.rate": forget.A_log.flatten(),
-        "strength.weight": layer.b_proj.weight,
-        "gate.0.weight": layer.g_a_proj.weight,
-        "gate.1.weight": layer.g_b_proj.weight,
         "norm": layer.o_norm.weight,
-        "out.weight": layer.o_proj.weight,
     }
 
 
@@ -213,20 +217,9 @@ def _rotation(layer: Any, layout: ops.RotaryLayout) -> ops.Rotary:
     return ops.Rotary(layout, rope.get("rope_theta", 10_000.0), rope.get("partial_rotary_factor", 1.0))
 
 
-def _renamed(layer: nn.Module, names: dict[str, str]) -> dict[str, Tensor]:
-    """The weights and biases of a layer's parts, under our names."""
-    theirs = layer.state_dict()
-    return {
-        f"{own}.{kind}": theirs[f"{name}.{kind}"]
-        for name, own in names.items()
-        for kind in ("weight", "bias")
-        if f"{name}.{kind}" in theirs
-    }
-
-
 # Dot-product attention with options
 
-_PROJECTIONS = {"q_proj": "heads.query", "k_proj": "heads.key", "v_proj": "heads.value", "o_proj": "out"}
+_PROJECTIONS = "q_proj:heads.query k_proj:heads.key v_proj:heads.value o_proj:out"
 
 
 def _dot(layer: Any, **options: Any) -> Dot:
@@ -269,19 +262,11 @@ def _qwen3_next_attention(layer: Any) -> _Converted:
 
 # Latent attention
 
-_LATENTS = {
-    "q_proj": "heads.query",
-    "q_a_proj": "heads.query_down",
-    "q_a_layernorm": "heads.query_norm",
-    "q_b_proj": "heads.query",
-    "kv_a_proj_with_mqa": "heads.down",
-    "kv_a_layernorm": "heads.norm",
-    "o_proj": "out",
-    "indexer.wq_b": "indexer.query",
-    "indexer.wk": "indexer.key",
-    "indexer.k_norm": "indexer.norm",
-    "indexer.weights_proj": "indexer.weight",
-}
+_LATENTS = (
+    "q_proj:heads.query q_a_proj:heads.query_down q_a_layernorm:heads.query_norm q_b_proj:heads.query"
+    " kv_a_proj_with_mqa:heads.down kv_a_layernorm:heads.norm o_proj:out"
+    " indexer.wq_b:indexer.query indexer.wk:indexer.key indexer.k_norm:indexer.norm indexer.weights_proj:indexer.weight"
+)
 
 
 def _latent(layer: Any, build: Callable[..., Latent] = Latent, **options: Any) -> _Converted:
@@ -333,9 +318,10 @@ def _deepseek_v32_attention(layer: Any) -> _Converted:
 _CONVERSIONS: dict[str, Callable[[Any], _Converted]] = {
     "DeepseekV32Attention": _deepseek_v32_attention,
     "DeepseekV3Attention": _deepseek_v3_attention,
+    "Glm5NextTextLinearAttention": _kimi_delta,
     "GptOssAttention": _gpt_oss_attention,
     "KimiLinearAttention": _latent,
-    "KimiLinearDeltaAttention": _kimi_linear,
+    "KimiLinearDeltaAttention": _kimi_delta,
     "Mamba2Mixer": _mamba2,
     "MiniMaxLightningAttention": _minimax,
     "OlmoHybridGatedDeltaNet": _olmo_hybrid,

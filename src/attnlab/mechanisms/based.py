@@ -5,33 +5,15 @@ from __future__ import annotations
 from typing import Unpack
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab import ops
 from attnlab.errors import ConfigError
-from attnlab.mechanisms.heads import Attention, KeyValueCache, Shared
+from attnlab.kernels.scan import scan
+from attnlab.mechanisms.heads import Attention, Shared
+from attnlab.mechanisms.recurrent import RecurrentCache
 from attnlab.registry import mechanism
-
-
-class BasedCache:
-    """Keys and values of the last tokens, and the sums over all before them, whose size does not grow with the text."""
-
-    def __init__(self, keep: int) -> None:
-        self.recent = KeyValueCache(keep)
-        self.sums: Tensor | None = None
-
-    @property
-    def length(self) -> int:
-        """The number of tokens seen."""
-        return self.recent.length
-
-    def select(self, rows: Int[Tensor, " R"]) -> BasedCache:
-        """A cache of these texts, which may be repeated: to continue one text in several ways."""
-        chosen = BasedCache(0)
-        chosen.recent = self.recent.select(rows)
-        chosen.sums = None if self.sums is None else self.sums[rows]
-        return chosen
 
 
 def expand(x: Float[Tensor, "*B F"]) -> Float[Tensor, "*B M"]:
@@ -43,45 +25,6 @@ def expand(x: Float[Tensor, "*B F"]) -> Float[Tensor, "*B M"]:
     return torch.cat([torch.ones_like(x[..., :1]), x, pairs], dim=-1)
 
 
-def polynomial(q: Float[Tensor, "*B T F"], k: Float[Tensor, "*B S F"]) -> Float[Tensor, "*B T S"]:
-    """The products of the expanded features, without expanding them."""
-    s = q @ k.mT * q.shape[-1] ** -0.5
-    return 1 + s + s.square() / 2
-
-
-def _with_ones(v: Float[Tensor, "*B C"]) -> Float[Tensor, "*B E"]:
-    """The values and a one, whose sum is that of the weights."""
-    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
-
-
-def far_sums(
-    q: Float[Tensor, "B H T F"], k: Float[Tensor, "B H T F"], v: Float[Tensor, "B H T E"], apart: int, chunk: int = 64
-) -> Float[Tensor, "B H T E"]:
-    """The values of all tokens at least `apart` before each token, weighted by the polynomial; in linear time."""
-    tokens = q.shape[2]
-    if tokens <= apart:
-        return torch.zeros_like(v)
-
-    def chunks(x: Tensor) -> Tensor:
-        return ops.fill(x, rows=-x.shape[2] % chunk).unflatten(2, (-1, chunk))
-
-    asked, keys, values = chunks(q[:, :, apart:]), chunks(k[:, :, :-apart]), chunks(v[:, :, :-apart])
-    sums = (expand(keys).mT @ values).cumsum(2)
-    before = torch.cat([torch.zeros_like(sums[:, :, :1]), sums[:, :, :-1]], dim=2)
-    far = polynomial(asked, keys).tril() @ values + expand(asked) @ before
-    return torch.cat([torch.zeros_like(v[:, :, :apart]), far.flatten(2, 3)[:, :, : tokens - apart]], dim=2)
-
-
-def combine(
-    scores: Float[Tensor, "*B T S"], v: Float[Tensor, "*B S C"], far: Float[Tensor, "*B T E"]
-) -> Float[Tensor, "*B T C"]:
-    """The averages over near tokens, weighted by the exponential of their scores, and far ones, whose sums are given."""
-    most = scores.detach().amax(-1, keepdim=True)
-    most = torch.where(far[..., -1:] > 0, most.clamp_min(0), most.clamp_min(torch.finfo(scores.dtype).min))
-    sums = (scores - most).exp() @ _with_ones(v) + (-most).exp().where(far[..., -1:] > 0, 0.0) * far
-    return sums[..., :-1] / sums[..., -1:].clamp_min(torch.finfo(scores.dtype).tiny)
-
-
 @mechanism("based", paper="arXiv:2402.18668", cost="n·(f² + w)·d", causal=True)
 class Based(Attention):
     """Softmax over a window, where beyond it exp(s) is replaced by 1 + s + s²/2, which is positive, of a few features.
@@ -89,7 +32,8 @@ class Based(Attention):
     Features are projections of the input of their own, normalised and without positions; both parts share one normaliser.
     When bidirectional, the window reaches to both sides.
 
-    Costs: time and memory grow with the length; generation keeps a window and (1 + f + f(f + 1)/2)·(d + 1) sums per head.
+    Costs: time and memory grow with the length; generation keeps a window and (1 + f + f(f + 1)/2)·(d + 1) sums per head. The
+    bidirectional form computes scores in slices, and once more in the backward pass.
     Cannot: put much weight on one token beyond the window: normalised features bound s by √f. There is no dropout on weights.
 
     Parameters
@@ -120,9 +64,9 @@ class Based(Attention):
         self.query = nn.Linear(n_embd, n_head * features, bias=False)
         self.key = nn.Linear(n_embd, n_head * features, bias=False)
 
-    def new_cache(self) -> BasedCache:
+    def new_cache(self) -> RecurrentCache:
         """An empty cache of a window and sums."""
-        return BasedCache(self.window - 1)
+        return RecurrentCache()
 
     def project(self, x: Tensor, start: int) -> list[Tensor]:
         """Queries and keys, each followed by its features, and values."""
@@ -137,68 +81,50 @@ class Based(Attention):
         """Queries or keys of the window, and features."""
         return x[..., : -self.features], x[..., -self.features :]
 
-    def scores(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores of the window, weights beyond it, and which pairs are in it."""
-        (q, asked), (k, keys) = self.separate(q), self.separate(k)
-        place = torch.arange(k.shape[2], device=k.device)
-        near = (place[-q.shape[2] :, None] - place).abs() < self.window
-        return ops.dot_scores(q, k), polynomial(asked, keys), near
-
     @ops.in_float32
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Softmax of the scores, which beyond the window are logarithms of the polynomial."""
-        scores, far, near = self.scores(q, k)
-        return ops.masked_softmax(torch.where(near, scores, far.log()), mask)
-
-    @ops.in_float32
-    def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """By sums beyond the window, and blocks as long as the window with those beside them."""
         (q, asked), (k, keys) = self.separate(q), self.separate(k)
-        values = ops.blank(_with_ones(v), padding)
-        far = far_sums(asked, keys, values, self.window)
+        s = asked @ keys.mT * self.features**-0.5
+        place = torch.arange(k.shape[2], device=k.device)
+        near = (place[-q.shape[2] :, None] - place).abs() < self.window
+        return ops.masked_softmax(torch.where(near, ops.dot_scores(q, k), (1 + s + s.square() / 2).log()), mask)
+
+    def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """By sums beyond the window, and blocks as long as the window with those before them."""
         if not self.causal:
-            far = far + far_sums(asked.flip(2), keys.flip(2), values.flip(2), self.window).flip(2)
-        tokens, block = q.shape[2], self.window
-        sides = range(2 if self.causal else 3)  # the block before, the own and the one after
+            return ops.attend_in_slices(self.weigh, q, k, v, padding, False)
+        return self.read(q, k, v, padding, RecurrentCache())
 
-        def blocks(x: Tensor) -> Tensor:
-            return ops.fill(x, rows=-tokens % block).unflatten(2, (-1, block))
-
-        def beside(x: Tensor) -> Tensor:
-            ends = torch.zeros_like(x[:, :, :1])
-            x = torch.cat([ends, x, ends], dim=2)
-            return torch.cat([x[:, :, side : x.shape[2] - 2 + side] for side in sides], dim=3)
-
-        exists = torch.ones(1, 1, tokens, 1, dtype=q.dtype, device=q.device)
-        seen = beside(blocks(ops.blank(exists.expand(len(q), -1, -1, -1), padding)))[..., 0] > 0
-        place = torch.arange(len(sides) * block, device=q.device)
-        distance = place[block : 2 * block, None] - place
-        near = (distance.abs() < block) & ((distance >= 0) if self.causal else True) & seen[..., None, :]
-        scores = blocks(q) @ beside(blocks(k)).mT * q.shape[-1] ** -0.5
-        z = combine(scores.masked_fill(~near, float("-inf")), beside(blocks(v)), blocks(far))
-        return z.flatten(2, 3)[:, :, :tokens]
-
-    def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: BasedCache) -> Tensor:
-        """The averages for new tokens; what leaves the window is added to the sums."""
-        k, v = cache.recent.append(k, v)
-        hidden = None if padding is None else padding[:, -k.shape[2] :]
-        z = self.dispatch(q, k, v, hidden) if cache.sums is None else self.beyond(q, k, v, hidden, cache.sums)
-        cache.sums = self.absorb(k, v, hidden, cache.sums)
+    def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: RecurrentCache) -> Tensor:
+        """The averages for new tokens; earlier ones are in the sums, or kept while they are in the window."""
+        z = self.read(q, k, v, None if padding is None else padding[:, -q.shape[2] :], cache)
+        cache.length += q.shape[2]
         return z
 
     @ops.in_float32
-    def beyond(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, sums: Tensor) -> Tensor:
-        """The averages over kept tokens and sums."""
-        scores, far, near = self.scores(q, k)
-        mask = ops.visible(q.shape[2], k.shape[2], hidden, True, q.device)
-        scores = torch.where(near, scores, far.log())
-        scores = scores if mask is None else scores.masked_fill(~mask, float("-inf"))
-        return combine(scores, v, expand(self.separate(q)[1]) @ sums)
+    def read(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: RecurrentCache) -> Tensor:
+        """The averages for tokens that follow those of the cache, which is brought up to date."""
+        tokens, window = q.shape[2], self.window
+        new = ops.blank(torch.cat([k, v, torch.ones_like(v[..., :1])], dim=-1), padding)
+        recent = new.new_zeros(*new.shape[:2], window, new.shape[-1]) if cache.recent is None else cache.recent
+        kept = torch.cat([recent, new], dim=2)  # beginning with the token that is the first to leave the window
+        k, values = kept.split([k.shape[-1], v.shape[-1] + 1], dim=-1)  # a sum of ones is that of the weights
+        (q, asked), (k, keys) = self.separate(q), self.separate(k)
+        far, state = scan(expand(asked), expand(keys[:, :, :tokens]), values[:, :, :tokens], state=cache.state)
+        cache.recent, cache.state = kept[:, :, tokens:].detach(), state.detach()
 
-    @ops.in_float32
-    def absorb(self, k: Tensor, v: Tensor, hidden: Tensor | None, sums: Tensor | None) -> Tensor:
-        """The sums with the tokens that leave the window."""
-        leaving = max(0, k.shape[2] - self.window + 1)
-        values = ops.blank(_with_ones(v), hidden)[:, :, :leaving]
-        more = expand(self.separate(k)[1][:, :, :leaving]).mT @ values
-        return more if sums is None else sums + more
+        block = min(window, tokens)
+        rows = -tokens % block
+        q, far = (ops.fill(x, rows=rows).unflatten(2, (-1, block)) for x in (q, far))
+        k, values = (ops.fill(x, rows=rows).unfold(2, window + block, block).mT for x in (k, values))
+        near = torch.ones(block, window + block, dtype=torch.bool, device=q.device).triu(1).tril(window)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        scores = scores.masked_fill(~(near & (values[..., None, :, -1] > 0)), float("-inf"))
+        scale = torch.zeros_like(far[..., -1:]).masked_fill(
+            far[..., -1:] <= 0, torch.finfo(far.dtype).min
+        )  # its logarithm
+        most = torch.maximum(scores.detach().amax(-1, keepdim=True), scale)
+        sums = (scores - most).exp() @ values + (scale - most).exp() * far
+        z = sums[..., :-1] / sums[..., -1:].clamp_min(torch.finfo(scores.dtype).tiny)
+        return z.flatten(2, 3)[:, :, :tokens]

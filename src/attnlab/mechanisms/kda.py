@@ -22,10 +22,20 @@ class KimiDelta(Recurrent):
         tokens of the short convolution before queries, keys and values; 0: none
     head_width
         channels of a head, also the rank of the gates of decay and output; 0: n_embd / n_head
+    floor
+        lowest logarithm of a decay, -5 in GLM-5.3; 0: none, as in Kimi Linear
     """
 
     def __init__(
-        self, n_embd: int, n_head: int, block_size: int, *, conv: int = 4, head_width: int = 0, bias: bool = False
+        self,
+        n_embd: int,
+        n_head: int,
+        block_size: int,
+        *,
+        conv: int = 4,
+        head_width: int = 0,
+        floor: float = 0.0,
+        bias: bool = False,
     ) -> None:
         width = head_width or n_embd // n_head
         super().__init__(
@@ -39,7 +49,7 @@ class KimiDelta(Recurrent):
             value_width=width,
             bias=bias,
         )
-        self.decay = Decay(n_embd, n_head, channels=width, rank=width)
+        self.decay = Decay(n_embd, n_head, channels=width, rank=width, floor=floor)
         self.strength = nn.Linear(n_embd, n_head, bias=False)
 
     def gates(self, x: Float[Tensor, "B T D"]) -> Gates:

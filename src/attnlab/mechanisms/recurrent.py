@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnlab import ops
-from attnlab.errors import ConfigError
+from attnlab.errors import ConfigError, UserError
 from attnlab.inside.taps import Tap
 from attnlab.kernels.scan import scan, stored, weights
 
@@ -79,20 +79,27 @@ class Decay(nn.Module):
     """Decays from the input, exp(-exp(rate) softplus(projection + bias)), per head or per channel.
 
     Biases begin so that the softplus is spread log-uniformly over [0.001, 0.1], and factors `exp(rate)` uniformly over
-    [1, 16]: then memories of different heads last from one token to a thousand.
+    [1, 16]: then memories of different heads last from one token to a thousand. With a `floor`, decays are
+    floor · sigmoid(exp(rate) (projection + bias)), factors begin at one, and no logarithm is below the floor.
     """
 
-    def __init__(self, n_embd: int, n_head: int, channels: int = 1, rank: int = 0) -> None:
+    def __init__(self, n_embd: int, n_head: int, channels: int = 1, rank: int = 0, floor: float = 0.0) -> None:
         super().__init__()
-        self.n_head = n_head
+        if floor > 0:
+            raise ConfigError(f"the floor of the logarithms of decays must be negative, or 0 for none, not {floor}")
+        self.n_head, self.floor = n_head, floor
         self.projection = projection(n_embd, n_head * channels, rank)
         step = torch.empty(n_head * channels).uniform_(math.log(1e-3), math.log(0.1)).exp()
         self.bias = nn.Parameter(step + (-(-step).expm1()).log())  # the inverse of softplus
-        self.rate = nn.Parameter(torch.empty(n_head).uniform_(1, 16).log())
+        self.rate = nn.Parameter(torch.zeros(n_head) if floor else torch.empty(n_head).uniform_(1, 16).log())
 
     def steps(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H K"]:
         """The positive step size of every token."""
-        return F.softplus(ops.single(self.projection(x)) + self.bias).unflatten(-1, (self.n_head, -1))
+        return F.softplus(self.raw(x))
+
+    def raw(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H K"]:
+        """The projection and its bias."""
+        return (ops.single(self.projection(x)) + self.bias).unflatten(-1, (self.n_head, -1))
 
     def over(self, steps: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T H K"]:
         """The logarithms of the decays over steps of these sizes."""
@@ -100,6 +107,8 @@ class Decay(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H K"]:
         """Return the logarithms of the decays."""
+        if self.floor:
+            return self.floor * (self.rate.exp()[:, None] * self.raw(x)).sigmoid()
         return self.over(self.steps(x))
 
 
@@ -220,43 +229,33 @@ class Recurrent(nn.Module):
         hidden: Bool[Tensor, "B T 1"] | None,
         cache: RecurrentCache | None,
     ) -> Float[Tensor, "B H T C"]:
-        """What every head reads from its state, in float32 at least."""
-        decay = gates.decay
-        if hidden is not None:
-            k = k.masked_fill(hidden[..., None], 0.0)
-            decay = None if decay is None else decay.masked_fill(hidden[..., None], 0.0)
+        """What every head reads from its state: by the closed form if it is watched, else by the recurrence."""
+        if self.hook_state.changes:
+            raise UserError(
+                "hook_state can only be read: patch hook_k, hook_v or hook_pattern, from which outputs follow"
+            )
 
         def by_head(part: Tensor | None) -> Any:
             return None if part is None else ops.single(part).transpose(1, 2)
 
-        q, k, v = by_head(q), by_head(k), by_head(v)
-        skip = None if gates.skip is None else ops.single(gates.skip)
-        return self.read(q, k, v, by_head(decay), by_head(gates.erase), by_head(gates.write), skip, cache)
-
-    @ops.in_float32
-    def read(
-        self,
-        q: Float[Tensor, "B H T K"],
-        k: Float[Tensor, "B H T K"],
-        v: Float[Tensor, "B H T C"],
-        decay: Float[Tensor, "B H T #K"] | None,
-        erase: Float[Tensor, "B H T #K"] | None,
-        write: Float[Tensor, "B H T 1"] | None,
-        skip: Float[Tensor, " H"] | None,
-        cache: RecurrentCache | None,
-    ) -> Float[Tensor, "B H T C"]:
-        """The outputs by the closed form if it is watched, else by the recurrence."""
-        if cache is None and self.hook_state.watched:
-            self.hook_state(stored(k, decay, erase, write))
-        if cache is None and self.hook_pattern.watched:
-            pattern = weights(q, k, decay, erase, write, self.scale)
-            pattern = pattern if skip is None else pattern + skip[:, None, None] * torch.eye(q.shape[2]).to(q)
-            return self.hook_pattern(pattern) @ v
-        state = None if cache is None else cache.state
-        z, state = scan(q, k, v, decay, erase, write, state, self.scale)
-        if cache is not None:
-            cache.state = state.detach()
-        return z if skip is None else z + skip[:, None, None] * v
+        q, k, v, decay = by_head(q), by_head(k), by_head(v), by_head(gates.decay)
+        erase, write = by_head(gates.erase), by_head(gates.write)
+        if hidden is not None:  # such a token does nothing to the state
+            k = k.masked_fill(hidden[:, None], 0.0)
+            decay = None if decay is None else decay.masked_fill(hidden[:, None], 0.0)
+        skip = None if gates.skip is None else ops.single(gates.skip)[:, None, None]
+        with torch.autocast(q.device.type, enabled=False):
+            if cache is None and self.hook_state.watched:
+                self.hook_state(stored(k, decay, erase, write))
+            if cache is None and self.hook_pattern.watched:
+                pattern = weights(q, k, decay, erase, write, self.scale)
+                pattern = pattern if skip is None else pattern + skip * torch.eye(q.shape[2]).to(q)
+                return self.hook_pattern(pattern) @ v
+            state = None if cache is None else cache.state
+            z, state = scan(q, k, v, decay, erase, write, state, self.scale)
+            if cache is not None:
+                cache.state = state.detach()
+            return z if skip is None else z + skip * v
 
     def finish(self, z: Float[Tensor, "B T H C"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """Normalise the outputs of the heads, multiply them by their gates, and project."""
