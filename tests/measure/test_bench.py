@@ -318,7 +318,7 @@ def test_mechanisms_that_cannot_run_are_refused(monkeypatch: pytest.MonkeyPatch)
 def test_cases_take_turns() -> None:
     order: list[str] = []
     times = timing.take_turns({name: lambda name=name: order.append(name) for name in "abc"}, 3, 1)  # type: ignore[misc]
-    assert "".join(order) == "abcabcabc"
+    assert "".join(order) == "abccbaabc"
     assert {name: len(taken) for name, taken in times.items()} == {"a": 3, "b": 3, "c": 3}
 
 

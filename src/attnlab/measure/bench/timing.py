@@ -145,10 +145,9 @@ def runs_wanted(times: Sequence[float], most: int) -> int:
 
 def take_turns(steps: Mapping[Key, Step], rounds: int, threads: int) -> dict[Key, list[float]]:
     """Seconds of every run, with the steps in turns, backwards in every second round: a step leaves its traces in the cache."""
-    now, times, order = clock(threads), {key: list[float]() for key in steps}, list(steps.items())
+    now, times, order = clock(threads), {key: list[float]() for key in steps}, [*steps.items()]
     for number in range(rounds):
-        order.reverse()
-        for key, step in order:
+        for key, step in order if number % 2 == 0 else order[::-1]:
             if number < runs_wanted(times[key], rounds):
                 began = now()
                 step()
