@@ -70,7 +70,7 @@ def _gated_delta(
         key_width=layer.head_k_dim,
         value_width=layer.head_v_dim,
     )
-    names = {"decay": "decay.projection"}
+    names = {"decay": "decay.projection", "gate": "output_gate"}
     return mechanism, {f"{names.get(key, key)}.weight": weight for key, weight in projections.items()} | {
         "conv.weight": layer.conv1d.weight[:, 0],
         "decay.bias": layer.dt_bias,
@@ -129,8 +129,8 @@ def _kimi_linear(layer: Any) -> _Converted:
         "decay.bias": forget.dt_bias,
         "decay.rate": forget.A_log.flatten(),
         "strength.weight": layer.b_proj.weight,
-        "gate.0.weight": layer.g_a_proj.weight,
-        "gate.1.weight": layer.g_b_proj.weight,
+        "output_gate.0.weight": layer.g_a_proj.weight,
+        "output_gate.1.weight": layer.g_b_proj.weight,
         "norm": layer.o_norm.weight,
         "out.weight": layer.o_proj.weight,
     }
@@ -163,7 +163,8 @@ def _mamba2(layer: Any) -> _Converted:
         "norm": layer.norm.weight.unflatten(0, (layer.num_heads, -1)),
         "out.weight": layer.out_proj.weight,
     }
-    names, sizes = ("gate", "value", "key", "query", "decay.projection"), [values, values, keys, keys, layer.num_heads]
+    names = "output_gate", "value", "key", "query", "decay.projection"
+    sizes = [values, values, keys, keys, layer.num_heads]
     rows = zip(names, layer.in_proj.weight.split(sizes), strict=True)
     weights |= {f"{name}.weight": part for name, part in rows}
     if layer.use_bias:
@@ -196,7 +197,7 @@ def _minimax(layer: Any) -> _Converted:
         "key.weight": key,
         "value.weight": value,
         "decay": -layer.slope_rate[:, 0],
-        "gate.weight": layer.output_gate.weight,
+        "output_gate.weight": layer.output_gate.weight,
         "norm": layer.norm.weight.unflatten(0, (layer.num_attention_heads, -1)),
         "out.weight": layer.out_proj.weight,
     }
@@ -260,7 +261,7 @@ def _qwen3_next_attention(layer: Any) -> _Converted:
     module, weights = _dot(layer, gated=True, qk_norm=True), _renamed(layer, _PROJECTIONS)
     for name in [name for name in weights if name.startswith("heads.query.")]:  # head by head, a query and its gate
         query, gate = weights[name].unflatten(0, (module.heads.n_head, 2, -1)).unbind(1)
-        weights[name], weights[name.replace("heads.query", "gate")] = query.flatten(0, 1), gate.flatten(0, 1)
+        weights[name], weights[name.replace("heads.query", "output_gate")] = query.flatten(0, 1), gate.flatten(0, 1)
     for norm, theirs in (("query_norm", layer.q_norm), ("key_norm", layer.k_norm)):
         setattr(module.heads, norm, nn.RMSNorm(layer.head_dim, theirs.eps))
         weights[f"heads.{norm}.weight"] = 1 + theirs.weight
