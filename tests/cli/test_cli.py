@@ -214,7 +214,10 @@ def test_mistakes_in_files(capsys: pytest.CaptureFixture[str], here: Path) -> No
     [
         ("def broken(:", "cannot be loaded: SyntaxError"),
         ("import surely_not_installed", "cannot be loaded: ModuleNotFoundError"),
-        ("class Mine:\n    def __init__(self, width, *, rotary=True): pass", "Mine is not an nn.Module: let it inherit"),
+        (
+            "class Mine:\n    def __init__(self, width, *, rotary=True): pass",
+            "Mine is not an nn.Module: let it inherit",
+        ),
         (
             "from torch import nn\n"
             "class Mine(nn.Module):\n"

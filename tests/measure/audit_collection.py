@@ -419,8 +419,12 @@ FAULTS: dict[str, Faulty] = {
     "width of 64 or more": Faulty(only(lambda m, x: x.shape[-1] >= 64), as_mechanism=True),
     "rows with padding": Faulty(padded(without_order), (*FUTURE, "batch"), also=("padding",)),
     "beyond 128 tokens": Faulty(only(lambda m, x: x.shape[1] > 128), length=140),
-    "means of the batch": Faulty(plus(lambda m, x: 0.1 * x.mean(0, keepdim=True)), ("batch",), ("packing", "train_eval")),
-    "maximum of the batch": Faulty(plus(lambda m, x: 0.1 * x.amax(0, keepdim=True)), ("batch",), ("packing", "train_eval")),
+    "means of the batch": Faulty(
+        plus(lambda m, x: 0.1 * x.mean(0, keepdim=True)), ("batch",), ("packing", "train_eval")
+    ),
+    "maximum of the batch": Faulty(
+        plus(lambda m, x: 0.1 * x.amax(0, keepdim=True)), ("batch",), ("packing", "train_eval")
+    ),
     "earlier rows of the batch": Faulty(plus(lambda m, x: 0.1 * x.cumsum(0)), ("batch",), also=("packing",)),
     "next row of the batch": Faulty(plus(lambda m, x: 0.1 * x.roll(1, 0)), ("batch",), also=("packing",)),
     "documents of a row": Faulty(Unpacked, ("packing",)),
