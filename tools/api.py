@@ -39,6 +39,10 @@ PUBLIC = {
         "What most mechanisms are made of: [a mechanism of your own](your-own.md).",
         ("Attention", "Heads", "KeyValueCache", "StateCache"),
     ),
+    "attnlab.mechanisms.recurrent": (
+        "What recurrent mechanisms are made of: [a recurrent mechanism](your-own.md#a-recurrent-mechanism).",
+        ("Recurrent", "Gates", "RecurrentCache"),
+    ),
     "attnlab.ops": (
         "Tensor functions that mechanisms share.",
         ("split_heads", "visible", "masked_softmax", "attention_pattern", "fused_attention"),

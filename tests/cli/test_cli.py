@@ -214,7 +214,17 @@ def test_mistakes_in_files(capsys: pytest.CaptureFixture[str], here: Path) -> No
     [
         ("def broken(:", "cannot be loaded: SyntaxError"),
         ("import surely_not_installed", "cannot be loaded: ModuleNotFoundError"),
-        ("class Mine:\n    def __init__(self, width, *, rotary=True): pass", "cannot be built as Mechanism"),
+        (
+            "class Mine:\n    def __init__(self, width, *, rotary=True): pass",
+            "Mine is not an nn.Module: let it inherit",
+        ),
+        (
+            "from torch import nn\n"
+            "class Mine(nn.Module):\n"
+            "    def __init__(self, n_embd, n_head, block_size, *, rotary=True): open('absent.pt')\n"
+            "    def forward(self, x): return x\n",
+            "Mine cannot be built as Mechanism(n_embd, n_head, block_size): FileNotFoundError",
+        ),
     ],
 )
 def test_mistakes_in_a_users_mechanism(

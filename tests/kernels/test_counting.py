@@ -64,6 +64,7 @@ def test_a_mask_saves_nothing() -> None:
 
 
 a, b, vector, batch = torch.randn(3, 5), torch.randn(5, 7), torch.randn(5), torch.randn(4, 3, 5)
+square = torch.eye(5)
 PRODUCTS: dict[str, tuple[Callable[[], object], int]] = {
     "matrices": (lambda: a @ b, 2 * 3 * 5 * 7),
     "into another": (lambda: torch.mm(a, b, out=torch.empty(3, 7)), 2 * 3 * 5 * 7),
@@ -74,6 +75,11 @@ PRODUCTS: dict[str, tuple[Callable[[], object], int]] = {
     "linear": (lambda: F.linear(batch, b.T, torch.zeros(7)), 2 * 4 * 3 * 5 * 7),
     "with a vector": (lambda: a @ vector, 2 * 3 * 5),
     "of vectors": (lambda: vector @ vector, 2 * 5),
+    "a triangle, solved for columns": (lambda: torch.linalg.solve_triangular(square, b, upper=True), 5 * 5 * 7),
+    "a triangle, solved for rows": (
+        lambda: torch.linalg.solve_triangular(square, a, upper=True, left=False),
+        5 * 5 * 3,
+    ),
     "convolution": (lambda: F.conv1d(torch.randn(1, 4, 10), torch.randn(6, 4, 3)), 2 * 8 * 6 * 4 * 3),
     "number by number": (lambda: (a * 2 + a.tanh()).softmax(-1).sum(), 0),
 }

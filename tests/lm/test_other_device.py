@@ -87,7 +87,8 @@ def small(preset: str, **changes: Any) -> ModelConfig:
     """The shape of a preset, a few numbers wide."""
     config = resolve(preset).model
     bottleneck = 4 if config.bottleneck else 0
-    sizes = {"n_embd": 32, "n_head": 2, "block_size": 32, "n_layer": min(3, config.n_layer), "bottleneck": bottleneck}
+    layers = max(min(3, config.n_layer), len(config.mechanisms), len(config.layer_positions))
+    sizes = {"n_embd": 32, "n_head": 2, "block_size": 32, "n_layer": layers, "bottleneck": bottleneck}
     return replace(config, **{"vocab_size": 300, "dropout": 0.0, **sizes, **changes})
 
 

@@ -118,6 +118,14 @@ def padded(forward: Callable[[Padded, Tensor, Tensor], Tensor]) -> Callable[[], 
     return Other
 
 
+class Packed(Base):
+    """Attention that keeps the documents of a row apart."""
+
+    def forward(self, x: Tensor, documents: Tensor | None = None) -> Tensor:
+        mask = self.past(x) if documents is None else self.past(x) & (documents[:, :, None] == documents[:, None])
+        return self.scores(x).masked_fill(~mask, float("-inf")).softmax(-1) @ self.value(x)
+
+
 class Cached(Base):
     """Attention with a cache of all tokens."""
 
@@ -223,6 +231,13 @@ class BatchNorm(Base):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(super().forward(x).transpose(1, 2)).transpose(1, 2)
+
+
+class Unpacked(Packed):
+    """Forgets where documents begin."""
+
+    def forward(self, x: Tensor, documents: Tensor | None = None) -> Tensor:
+        return super().forward(x)
 
 
 def zeroed_keys(module: Padded, x: Tensor, padding: Tensor) -> Tensor:
@@ -344,6 +359,8 @@ class Faulty:
 
 
 _ONES = torch.ones(600, 600, dtype=torch.bool)
+# Where a mechanism knows of no documents, those of a row are called as a batch: what mixes a batch mixes them as well.
+BATCH = ("batch", "packing")
 
 FAULTS: dict[str, Faulty] = {
     "no mask": Faulty(chosen(lambda module, x: _ONES[: x.shape[1], : x.shape[1]])),
@@ -397,16 +414,21 @@ FAULTS: dict[str, Faulty] = {
     "train() only": Faulty(only(lambda m, x: m.training), also=("train_eval",)),
     "eval() only": Faulty(only(lambda m, x: not m.training), also=("train_eval",)),
     "batches of three or more": Faulty(only(lambda m, x: len(x) > 2), also=("batch",)),
-    "large inputs only": Faulty(only(lambda m, x: bool(x.abs().max() > 30)), also=("batch",)),
+    "large inputs only": Faulty(only(lambda m, x: bool(x.abs().max() > 30)), also=BATCH),
     "four heads or more": Faulty(only(lambda m, x: m.n_head >= 4), as_mechanism=True),
     "width of 64 or more": Faulty(only(lambda m, x: x.shape[-1] >= 64), as_mechanism=True),
     "rows with padding": Faulty(padded(without_order), (*FUTURE, "batch"), also=("padding",)),
     "beyond 128 tokens": Faulty(only(lambda m, x: x.shape[1] > 128), length=140),
-    "means of the batch": Faulty(plus(lambda m, x: 0.1 * x.mean(0, keepdim=True)), ("batch",), also=("train_eval",)),
-    "maximum of the batch": Faulty(plus(lambda m, x: 0.1 * x.amax(0, keepdim=True)), ("batch",), also=("train_eval",)),
-    "earlier rows of the batch": Faulty(plus(lambda m, x: 0.1 * x.cumsum(0)), ("batch",)),
-    "next row of the batch": Faulty(plus(lambda m, x: 0.1 * x.roll(1, 0)), ("batch",)),
-    "batch norm": Faulty(BatchNorm, ("batch",), also=("train_eval", "repeat", *FUTURE)),
+    "means of the batch": Faulty(
+        plus(lambda m, x: 0.1 * x.mean(0, keepdim=True)), ("batch",), ("packing", "train_eval")
+    ),
+    "maximum of the batch": Faulty(
+        plus(lambda m, x: 0.1 * x.amax(0, keepdim=True)), ("batch",), ("packing", "train_eval")
+    ),
+    "earlier rows of the batch": Faulty(plus(lambda m, x: 0.1 * x.cumsum(0)), ("batch",), also=("packing",)),
+    "next row of the batch": Faulty(plus(lambda m, x: 0.1 * x.roll(1, 0)), ("batch",), also=("packing",)),
+    "documents of a row": Faulty(Unpacked, ("packing",)),
+    "batch norm": Faulty(BatchNorm, ("batch",), also=("packing", "train_eval", "repeat", *FUTURE)),
     "padding ignored": Faulty(padded(lambda m, x, hidden: m.plain(x, torch.zeros_like(hidden))), ("padding",)),
     "padding inverted": Faulty(padded(lambda m, x, hidden: m.plain(x, ~hidden)), ("padding",), also=("batch",)),
     "hidden keys count as zeros": Faulty(padded(zeroed_keys), ("padding",), also=("batch",)),
@@ -430,12 +452,12 @@ FAULTS: dict[str, Faulty] = {
     ),
     "own generator": Faulty(OwnGenerator, ("repeat",)),
     "seeds the generator": Faulty(plus(seeding), ("repeat",), also=("prefix", "cache", "batch")),
-    "state of the class": Faulty(Shared, ("repeat",), (*FUTURE, "batch", "train_eval"), as_mechanism=True),
-    "global state": Faulty(plus(global_state), ("repeat",), also=(*FUTURE, "batch", "train_eval")),
-    "previous call": Faulty(plus(previous_call), ("repeat",), also=(*FUTURE, "batch", "train_eval")),
+    "state of the class": Faulty(Shared, ("repeat",), (*FUTURE, *BATCH, "train_eval"), as_mechanism=True),
+    "global state": Faulty(plus(global_state), ("repeat",), also=(*FUTURE, *BATCH, "train_eval")),
+    "previous call": Faulty(plus(previous_call), ("repeat",), also=(*FUTURE, *BATCH, "train_eval")),
     "first call": Faulty(plus(first_call), ("repeat",)),
-    "changes its weights": Faulty(plus(own_weights), ("repeat",), also=(*FUTURE, "batch", "train_eval")),
-    "changes its input": Faulty(plus(own_input), ("repeat",), also=(*FUTURE, "batch", "train_eval")),
+    "changes its weights": Faulty(plus(own_weights), ("repeat",), also=(*FUTURE, *BATCH, "train_eval")),
+    "changes its input": Faulty(plus(own_input), ("repeat",), also=(*FUTURE, *BATCH, "train_eval")),
     "twice as large in train()": Faulty(plus(lambda m, x: x if m.training else 0 * x), ("train_eval",)),
     "exponential without its maximum": Faulty(
         instead(lambda m, x: m.scores(4 * x).exp().tril() @ m.value(x)), ("large",)
@@ -585,6 +607,7 @@ SOUND: dict[str, Callable[[], Any]] = {
     "attention": Base,
     "attention with padding": Padded,
     "attention with a cache": Cached,
+    "attention within documents": Packed,
     "attention with dropout": lambda: DropoutOfItsOwn(WIDTH, 1, 64, dropout=0.1),
     "functional dropout in train()": instead(lambda m, x: F.dropout(Base.forward(m, x), 0.1, m.training)),
     "noise in train()": plus(lambda m, x: 0.1 * torch.randn_like(x) if m.training else 0 * x),

@@ -607,3 +607,5 @@ def test_a_leak_is_seen(contest: Any) -> None:
     sound, leaking = contest.judge_leaks([like, replace(like, name="zero_mask")])
     assert (sound.met, leaking.met) == (True, False)
     assert contest.leak(replace(like, whole=True)) < 1e-6
+    states = contest.judge_leaks([replace(like, name=name) for name in contest.STATES])
+    assert [verdict.met for verdict in states] == [True] * len(contest.STATES)

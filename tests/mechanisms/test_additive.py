@@ -57,7 +57,7 @@ def test_both_paths_teach_every_parameter_the_same() -> None:
     goal, taught = torch.randn(2, TOKENS, WIDTH), []
     for path in (module.fast, module.reference):
         q, k, v = module.heads(x)
-        loss = (module.finish(path(q, k, v, padding)) * goal).sum()
+        loss = (module.finish(path(q, k, v, padding), x) * goal).sum()
         taught.append(torch.autograd.grad(loss, list(module.parameters())))
     for (name, _), fast, plain in zip(module.named_parameters(), *taught, strict=True):
         assert fast.isfinite().all(), name

@@ -77,7 +77,7 @@ def test_gated_linear_attention_decays_by_channel() -> None:
     for t in range(TOKENS):
         state = kept[:, :, t, :, None] * state + k[:, :, t, :, None] @ v[:, :, t, None]
         outputs.append((q[:, :, t, None] @ state)[:, :, 0] / (HEAD // 2) ** 0.5)
-    expected = (normalised(torch.stack(outputs, dim=2)) * F.silu(module.gate(x))) @ module.out.weight.T
+    expected = (normalised(torch.stack(outputs, dim=2)) * F.silu(module.output_gate(x))) @ module.out.weight.T
     assert (module(x) - expected).abs().max() <= 1e-12
 
 
@@ -90,7 +90,7 @@ def test_retention_is_its_parallel_form() -> None:
     factor = 1 - 2.0 ** (-5 - torch.arange(HEADS, dtype=torch.float64))
     decay = (factor[:, None, None] ** (place[:, None] - place)).tril()
     z = (ops.rotate(q, table) @ ops.rotate(k, table).mT * decay / HEAD**0.5) @ v
-    expected = (normalised(z) * F.silu(module.gate(x))) @ module.out.weight.T
+    expected = (normalised(z) * F.silu(module.output_gate(x))) @ module.out.weight.T
     assert (module(x) - expected).abs().max() <= 1e-7  # the decays are stored in float32
 
 

@@ -84,7 +84,9 @@ def test_gates_multiply_the_averages() -> None:
     gated.load_state_dict(plain.state_dict(), strict=False)
     with capture(plain, "hook_z") as before, capture(gated, "hook_z") as after:
         plain(x), gated(x)
-    assert torch.allclose(after["hook_z"].flatten(2), before["hook_z"].flatten(2) * gated.gate(x).sigmoid(), atol=1e-6)
+    assert torch.allclose(
+        after["hook_z"].flatten(2), before["hook_z"].flatten(2) * gated.output_gate(x).sigmoid(), atol=1e-6
+    )
 
 
 # Latents

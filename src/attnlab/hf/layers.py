@@ -89,7 +89,7 @@ def _gated_delta(
 def _qwen3_next(layer: Any) -> _Converted:
     """All projections of a head of keys stand together."""
     values = layer.head_v_dim * layer.num_v_heads // layer.num_k_heads
-    names = ("query", "key", "value", "gate"), ("strength", "decay.projection")
+    names = ("query", "key", "value", "output_gate"), ("strength", "decay.projection")
     sizes = (layer.head_k_dim, layer.head_k_dim, values, values), (layer.num_v_heads // layer.num_k_heads,) * 2
     projections: dict[str, Tensor] = {}
     for fused, parts, widths in zip((layer.in_proj_qkvz, layer.in_proj_ba), names, sizes, strict=True):
@@ -102,19 +102,20 @@ def _qwen3_5(layer: Any) -> _Converted:
     """Queries, keys and values are fused."""
     q, k, v = layer.in_proj_qkv.weight.split([layer.key_dim, layer.key_dim, layer.value_dim])
     gate, strength, decay = (part.weight for part in (layer.in_proj_z, layer.in_proj_b, layer.in_proj_a))
-    projections = {"query": q, "key": k, "value": v, "gate": gate, "strength": strength, "decay.projection": decay}
+    projections = {"query": q, "key": k, "value": v, "output_gate": gate}
+    projections |= {"strength": strength, "decay.projection": decay}
     return _gated_delta(layer, projections, layer.norm, layer.out_proj)
 
 
 def _olmo_hybrid(layer: Any) -> _Converted:
     """Every projection stands alone."""
-    letters = {"query": "q", "key": "k", "value": "v", "gate": "g", "strength": "b", "decay.projection": "a"}
+    letters = {"query": "q", "key": "k", "value": "v", "output_gate": "g", "strength": "b", "decay.projection": "a"}
     projections = {name: getattr(layer, f"{letter}_proj").weight for name, letter in letters.items()}
     return _gated_delta(layer, projections, layer.o_norm, layer.o_proj, layer.allow_neg_eigval)
 
 
 _KIMI_DELTA = (
-    "q_proj:query k_proj:key v_proj:value b_proj:strength g_a_proj:gate.0 g_b_proj:gate.1 o_proj:out"
+    "q_proj:query k_proj:key v_proj:value b_proj:strength g_a_proj:output_gate.0 g_b_proj:output_gate.1 o_proj:out"
     " forget_gate.f_a_proj:decay.projection.0 forget_gate.f_b_proj:decay.projection.1"
 )
 
@@ -167,7 +168,8 @@ def _mamba2(layer: Any) -> _Converted:
         "norm": layer.norm.weight.unflatten(0, (layer.num_heads, -1)),
         "out.weight": layer.out_proj.weight,
     }
-    names, sizes = ("gate", "value", "key", "query", "decay.projection"), [values, values, keys, keys, layer.num_heads]
+    names = "output_gate", "value", "key", "query", "decay.projection"
+    sizes = [values, values, keys, keys, layer.num_heads]
     rows = zip(names, layer.in_proj.weight.split(sizes), strict=True)
     weights |= {f"{name}.weight": part for name, part in rows}
     if layer.use_bias:
@@ -200,7 +202,7 @@ def _minimax(layer: Any) -> _Converted:
         "key.weight": key,
         "value.weight": value,
         "decay": -layer.slope_rate[:, 0],
-        "gate.weight": layer.output_gate.weight,
+        "output_gate.weight": layer.output_gate.weight,
         "norm": layer.norm.weight.unflatten(0, (layer.num_attention_heads, -1)),
         "out.weight": layer.out_proj.weight,
     }
@@ -253,7 +255,7 @@ def _qwen3_next_attention(layer: Any) -> _Converted:
     module, weights = _dot(layer, gated=True, qk_norm=True), _renamed(layer, _PROJECTIONS)
     for name in [name for name in weights if name.startswith("heads.query.")]:  # head by head, a query and its gate
         query, gate = weights[name].unflatten(0, (module.heads.n_head, 2, -1)).unbind(1)
-        weights[name], weights[name.replace("heads.query", "gate")] = query.flatten(0, 1), gate.flatten(0, 1)
+        weights[name], weights[name.replace("heads.query", "output_gate")] = query.flatten(0, 1), gate.flatten(0, 1)
     for norm, theirs in (("query_norm", layer.q_norm), ("key_norm", layer.k_norm)):
         setattr(module.heads, norm, nn.RMSNorm(layer.head_dim, theirs.eps))
         weights[f"heads.{norm}.weight"] = 1 + theirs.weight

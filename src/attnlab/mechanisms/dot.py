@@ -52,7 +52,7 @@ class Dot(Attention):
         super().__init__(n_embd, n_head, block_size, kv_heads, width=width, **shared)
         self.softcap = softcap
         self.sinks = nn.Parameter(torch.zeros(n_head)) if sinks else None
-        self.gate = nn.Linear(n_embd, self.out.in_features, bias=shared.get("bias", False)) if gated else None
+        self.output_gate = nn.Linear(n_embd, self.out.in_features, bias=shared.get("bias", False)) if gated else None
         self.reads_input, self.linear_output = gated, not gated
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
@@ -86,6 +86,6 @@ class Dot(Attention):
 
     def finish(self, z: Tensor, x: Tensor) -> Tensor:
         """Multiply the averages by their gates if there are any, concatenate and project."""
-        if self.gate is not None:
-            z = z * ops.split_heads(self.gate(x), z.shape[1]).sigmoid()
+        if self.output_gate is not None:
+            z = z * ops.split_heads(self.output_gate(x), z.shape[1]).sigmoid()
         return super().finish(z, x)

@@ -172,7 +172,7 @@ class Recurrent(nn.Module):
         self.conv = ShortConvolution(2 * keys + values, conv, conv_bias) if conv else None
         self.activation = F.silu if silu else None
         self.norm = nn.Parameter(torch.ones(width) if norm == "head" else torch.ones(n_head, width))
-        self.gate = None if gate == "none" else projection(n_embd, values, gate_rank, bias)
+        self.output_gate = None if gate == "none" else projection(n_embd, values, gate_rank, bias)
         self.gate_activation = F.silu if gate == "silu" else torch.sigmoid
         self.out = nn.Linear(values, n_embd, bias=bias)
         self.hook_q, self.hook_k, self.hook_v = Tap(), Tap(), Tap()
@@ -259,7 +259,9 @@ class Recurrent(nn.Module):
 
     def finish(self, z: Float[Tensor, "B T H C"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """Normalise the outputs of the heads, multiply them by their gates, and project."""
-        gate = None if self.gate is None else self.gate_activation(ops.single(self.gate(x))).unflatten(-1, z.shape[2:])
+        gate = None
+        if self.output_gate is not None:
+            gate = self.gate_activation(ops.single(self.output_gate(x))).unflatten(-1, z.shape[2:])
         if gate is not None and self.norm_after_gate:
             z = z * gate
         z = F.rms_norm(z, self.norm.shape, ops.single(self.norm), self.epsilon)

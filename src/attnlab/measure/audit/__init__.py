@@ -367,17 +367,20 @@ def _check_rows(report: Report) -> list[Block]:
 
 
 def _subject_rows(reports: Sequence[Report]) -> list[Block]:
-    """Several subjects: a row for each, with the groups of checks that some do not pass as columns."""
+    """Several subjects: a row for each, with the groups of checks whose results differ or show a fault as columns."""
     cells = {name: [_cell(report, name) for report in reports] for name in _GROUPS}
-    passed = [name for name, column in cells.items() if all(cell.text == "ok" for cell in column)]
-    shown = [name for name in _GROUPS if name not in passed]
+    passed, untested = (
+        [name for name, column in cells.items() if all(cell.text == text for cell in column)] for text in ("ok", "-")
+    )
+    shown = [name for name in _GROUPS if name not in (*passed, *untested)]
     rows = []
     for place, report in enumerate(reports):
         tone: Literal["good", "warning", "bad"] = "bad" if report.verdict == "fail" else "warning"
         verdict = Cell(report.verdict, tone="good" if report.verdict == "pass" else tone)
         rows.append(Row(Cell(report.name), [*(cells[name][place] for name in shown), verdict]))
     table = Table("Checks", "", [Column(title, number=False) for title in ("name", *shown, "verdict")], rows)
-    return [table, *([Text([f"All pass: {', '.join(passed)}."])] if passed else [])]
+    alike = (("All pass", passed), ("Not tested", untested))
+    return [table, *(Text([f"{title}: {', '.join(names)}."]) for title, names in alike if names)]
 
 
 def _cell(report: Report, group: str) -> Cell:
