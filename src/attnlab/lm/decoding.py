@@ -190,10 +190,8 @@ def _opening(model: LanguageModel, tokenizer: Tokenizer, prompt: str, count: int
     if count < 1 or limit < 1:
         raise UserError("samples need a count and a limit of at least 1")
     begin = tokenizer.opening(prompt) or [tokenizer.pad]
-    if len(begin) >= (model.config.block_size if tokenizer.words else model.longest):
-        raise UserError(
-            f"the prompt has {len(begin)} tokens, but the model's block holds {model.config.block_size}: shorten it"
-        )
+    if len(begin) >= model.longest:
+        raise UserError(f"the prompt has {len(begin)} tokens, but the model's block holds {model.longest}: shorten it")
     return begin
 
 
