@@ -112,10 +112,9 @@ def with_article(words: str) -> str:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """The parts of a list that is separated by commas, or else by lines."""
-    if "." not in text and "=>" not in text and "," in text:
-        return tuple(" ".join(part.split()) for part in text.split(","))
-    return tuple(text.strip().splitlines())
+    """The parts of a list, separated by `|`, by lines if they are causes with effects, or else by commas."""
+    parts = text.strip().split("|" if "|" in text else "\n" if "=>" in text else ",")
+    return tuple(" ".join(part.split()) for part in parts)
 
 
 @cache
