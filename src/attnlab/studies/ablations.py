@@ -68,10 +68,10 @@ class Ablations(Compare):
         """Return the baseline and a variant per change, and the settings that they change."""
         changes: list[tuple[str, object]] = []
         for text in self.changes:
-            name, _, value = text.partition("=")  # which may have commas, as layers of several mechanisms do
-            if not value or "." not in name:
+            name, _, given = text.partition("=")  # which may have commas, as layers of several mechanisms do
+            if not given or "." not in name:
                 raise UserError(f"--changes takes SETTING=VALUE such as model.norm=layer, not '{text}'")
-            changes.append((name, from_text(value, bool if value.lower() in ("true", "false") else None)))
+            changes.append((name, from_text(given, bool if given.lower() in ("true", "false") else None)))
         refuse_twice(self.changes if not self.cumulative else [name for name, _ in changes])
         file = str(self.config.resolve()) if self.config else None
         base = Variant(_BASELINE, preset, file, absolute_given(settings)).with_default("train", "threads", 1)
