@@ -53,9 +53,7 @@ def cautions(plan: Plan) -> Cautions:
             "The measured text has no blank lines between documents, so each sentence counts as independent. If the sentences"
             " come from few documents, p is far too small: separate documents by blank lines."
         )
-    pairs = (
-        [] if plan.runs else [(a, b) for a, b in plan.compared() if _differ_in_mechanism(plan.find(a), plan.find(b))]
-    )
+    pairs = [] if plan.runs else [pair for pair in plan.compared() if _differ_in_mechanism(plan, *pair)]
     if not pairs:
         return Cautions(tuple(notes))
     longest = _longest(plan)
@@ -76,8 +74,8 @@ def cautions(plan: Plan) -> Cautions:
     return Cautions(tuple(notes), equal)
 
 
-def _differ_in_mechanism(a: Variant, b: Variant) -> bool:
-    changed = settings_that_differ(a.settings(0), b.settings(0))
+def _differ_in_mechanism(plan: Plan, a: str, b: str) -> bool:
+    changed = settings_that_differ(plan.find(a).settings(0), plan.find(b).settings(0))
     return all(name.startswith(("model.mechanism", "model.options")) for name in changed)
 
 
