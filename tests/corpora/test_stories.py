@@ -77,8 +77,10 @@ def test_the_ending_tells_where_the_first_thing_is() -> None:
 
 
 def test_places_belong_to_the_setting_and_weather_to_its_side() -> None:
-    out = set(WORDS["sentences"]["weather_out"].strip().splitlines())
-    inside = set(WORDS["sentences"]["weather_in"].strip().splitlines())
+    out, inside = (
+        {told.strip() for told in WORDS["sentences"][f"weather_{side}"].split("|")} for side in ("out", "in")
+    )
+    assert all(any(told & set(sentences(tale.body)) for tale in STORIES) for told in (out, inside))
     changes = [line.split(" =>")[0] for line in WORDS["sentences"]["weather"].strip().splitlines()]
     for tale in STORIES:
         side, spots = WORDS["settings"][tale.setting].split(" | ")

@@ -73,15 +73,18 @@ def test_a_question_is_compared_by_its_answers(model: LanguageModel, letters: To
     assert searched.before >= result.before, "without answers, the likeliest of all are searched"
 
 
-def test_texts_longer_than_the_block_where_the_model_reads_them(letters: Tokenizer) -> None:
-    endless, text, change = model_of(positions="rotary"), "abcdefgh" * 10, [Intervention(layer=0, head=1, position=60)]
-    result = attnlab.ablate(endless, letters, text, change)
-    assert result.before == pytest.approx(next_chances(endless, letters, text)[result.answer])
+@pytest.mark.parametrize("question", [False, True])
+def test_texts_longer_than_the_block_where_the_model_reads_them(letters: Tokenizer, question: bool) -> None:
+    endless, text, answers = model_of(positions="rotary"), "abcdefgh" * 10, ANSWERS if question else None
+    change = [Intervention(layer=0, head=1, position=60)]
+    result = attnlab.ablate(endless, letters, text, change, question=question, answers=answers)
     assert result.before != result.after
-    assert next(attnlab.ablate_heads(endless, letters, text)).probability == pytest.approx(result.before)
-    for model, question in ((model_of(), False), (endless, True)):
-        with pytest.raises(AttnlabError, match=r"tokens, but the model's block holds 24: shorten it"):
-            attnlab.ablate(model, letters, text, change, question=question)
+    effects = list(attnlab.ablate_heads(endless, letters, text, question=question, answers=answers))
+    assert effects[0].probability == pytest.approx(result.before)
+    if not question:
+        assert result.before == pytest.approx(next_chances(endless, letters, text)[result.answer])
+    with pytest.raises(AttnlabError, match=r"tokens, but the model's block holds 24: shorten it"):
+        attnlab.ablate(model_of(), letters, text, change, question=question, answers=answers)
 
 
 def test_the_mean_replaces_one_token(model: LanguageModel, letters: Tokenizer) -> None:

@@ -98,12 +98,21 @@ def test_without_a_prompt_a_text_begins_as_a_document_does() -> None:
     assert alone == tokenizer.decode(wanted)
 
 
-def test_samples_that_cannot_be_had() -> None:
-    model, tokenizer = writer("bpe")
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_prompts_longer_than_the_block_are_read_where_positions_allow_it(kind: str) -> None:
+    model, tokenizer = writer(kind)
     with pytest.raises(UserError, match="the model's block holds 48: shorten it"):
         decoding.sample(model, tokenizer, "dog " * 60)
-    endless = LanguageModel(replace(model.config, positions="rotary"))
-    assert decoding.sample(endless, tokenizer, "dog " * 60, 1, limit=2)[0].startswith("dog dog")
+    endless, larger = (LanguageModel(replace(model.config, positions="rotary", block_size=size)) for size in (48, 96))
+    larger.load_state_dict(endless.state_dict())
+    texts = [decoding.sample(made, tokenizer, "dog " * 60, 2, limit=3) for made in (endless, larger)]
+    assert texts[0] == texts[1]
+    beams = [decoding.beam_search(made, tokenizer, "dog " * 60, 2, limit=3) for made in (endless, larger)]
+    assert [beam.text for beam in beams[0]] == [beam.text for beam in beams[1]]
+
+
+def test_samples_that_cannot_be_had() -> None:
+    model, tokenizer = writer("bpe")
     temperatures: list[dict[str, Any]] = [{"temperature": -1.0}, {"temperature": float("nan")}, {"temperature": 1e-9}]
     for wrong in (*temperatures, {"count": 0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.01}, {"seed": -1}):
         with pytest.raises(UserError):

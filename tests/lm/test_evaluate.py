@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from attnlab import corpora
-from attnlab.config import resolve
+from attnlab.config import ModelConfig, resolve
 from attnlab.errors import DataError
 from attnlab.lm import evaluate, stages
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.tokenizers import Tokenizer
+from attnlab.trust.answers import AnswerTrie, answer_distribution
 
 FACTS = "people:60:train"
 
@@ -73,9 +75,26 @@ def test_the_probability_of_an_answer_is_that_of_its_tokens(knowing: tuple[Langu
     assert probability >= 0.999 * torch.tensor(exact).exp().item()
 
 
-def test_too_long_a_question_is_named_with_its_number(knowing: tuple[LanguageModel, Tokenizer]) -> None:
-    with pytest.raises(DataError, match=r"question 2 .* has .* tokens, but the model's block holds 64"):
-        evaluate.answer_all(*knowing, ["Where?", "Where " * 200])
+def test_questions_longer_than_the_block_are_read_where_positions_allow_it() -> None:
+    tokenizer, question = Tokenizer.train("char", ["abcdefgh"], 16), "abcdefgh" * 5
+    torch.manual_seed(0)
+    config = ModelConfig(n_layer=1, n_head=2, n_embd=32, block_size=16, vocab_size=16, positions="rotary")
+    model = LanguageModel(replace(config, zero_init=False)).eval()
+    with torch.no_grad():
+        model.head.weight[[tokenizer.mask, tokenizer.pad]] = 0.0  # so that answers do not end at once
+    larger = LanguageModel(replace(model.config, block_size=64)).eval()
+    larger.load_state_dict(model.state_dict())
+    [written] = evaluate.answer_all(model, tokenizer, [question])
+    assert written
+    assert evaluate.answer_all(larger, tokenizer, [question])[0].startswith(written)
+    tables = [
+        answer_distribution(m, tokenizer, [question], AnswerTrie(tokenizer, ["ab", "cd"])).table
+        for m in (model, larger)
+    ]
+    assert tables[0] == pytest.approx(tables[1], abs=1e-5)
+    ending = LanguageModel(replace(model.config, positions="learned"))
+    with pytest.raises(DataError, match=r"question 2 .* has 41 tokens, but the model's block holds 16: shorten it"):
+        evaluate.answer_all(ending, tokenizer, ["ab", question])
 
 
 def test_scratch_training_does_not_know_the_unseen(knowing: tuple[LanguageModel, Tokenizer]) -> None:

@@ -234,7 +234,7 @@ def test_impossible_changes_are_refused(asked: Served, changes: list[dict[str, A
     assert words in answer.json()["error"]
 
 
-@pytest.mark.parametrize(("text", "words"), [("", "empty"), ("  ", "empty"), ("who " * 99, "shorten"), ("\udc80", "")])
+@pytest.mark.parametrize(("text", "words"), [("", "empty"), ("  ", "empty"), ("\udc80", "")])
 def test_texts_that_cannot_be_asked_get_one_line(asked: Served, text: str, words: str) -> None:
     with asked.client() as client:
         content = json.dumps({"run": "recall-1", "text": text})

@@ -1,4 +1,4 @@
-"""Commands for teachers: check, course new."""
+"""Commands for teachers: check, course new, course sheet."""
 
 from __future__ import annotations
 

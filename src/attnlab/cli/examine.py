@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,8 +140,8 @@ def _measure(
     summary: dict[str, Any] = {"corpus": corpus, **reading}
     files, lines = {}, []
     if corpus is not None:
-        measure, text = perplexity.measuring(run, model, tokenizer, corpus, length, spaces)
-        measured = measure()
+        text = perplexity.text_for(run, corpus)
+        measured = perplexity.losses_on(run, model, tokenizer, text, length or 0, spaces)
         counted = measured.summary()
         if isinstance(text, corpora.Corpus):
             read, what = text.lines, "these sentences"
@@ -364,9 +365,11 @@ def look(
     copying, previous token, same token, induction and beginning of text: OUT/heads.png. With --ablate
     every head is switched off in turn, and right answers or perplexity are measured without it.
     """
+    from attnlab import corpora
     from attnlab.inside.contributions import head_contributions
     from attnlab.inside.heads import score_heads
     from attnlab.inside.look import View, look
+    from attnlab.lm import evaluate, perplexity
     from attnlab.lm.model import load_model
     from attnlab.report.screen import show
 
@@ -380,11 +383,15 @@ def look(
     flags += [word for name, value in (("--exam", exam), ("--corpus", corpus)) if value for word in (name, value)]
     command = shlex.join(["attnlab", "look", str(folder), *([text] if text else []), *flags])
     if ablate:
-        view: Any = head_contributions(loaded[0], _figure(opened, *loaded, exam, corpus))
+        if exam is not None:
+            measure: Callable[[], Measured] = partial(evaluate.examine, *loaded, corpora.load_questions(exam))
+        else:
+            measure = partial(perplexity.losses_on, opened, *loaded, perplexity.text_for(opened, str(corpus)))
+        view: Any = head_contributions(loaded[0], measure)
+    elif heads:
+        view = score_heads(*loaded, text or None, question=question)
     else:
-        view = (
-            score_heads(*loaded, text or None, question=question) if heads else look(*loaded, text, question=question)
-        )
+        view = look(*loaded, text, question=question)
     write_folder(target, "look", view.files(str(folder), command), about="attention weights")
     page, picture = target / "look.html", target / ("heads.png" if heads or ablate else "patterns.png")
     if json:
@@ -395,20 +402,6 @@ def look(
     else:
         show(view.document(str(folder), command), console)
     say(f"page: {page}", f"picture: {picture}")
-
-
-def _figure(
-    run: Run, model: LanguageModel, tokenizer: Tokenizer, exam: str | None, corpus: str | None
-) -> Callable[[], Measured]:
-    """What measures a model: on questions, or on text."""
-    from attnlab import corpora
-    from attnlab.lm import evaluate, perplexity
-
-    if exam is not None:
-        questions = corpora.load_questions(exam)
-        return lambda: evaluate.examine(model, tokenizer, questions)
-    assert corpus is not None
-    return perplexity.measuring(run, model, tokenizer, corpus)[0]
 
 
 def _show_view(view: View) -> None:

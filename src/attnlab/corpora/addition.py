@@ -40,8 +40,3 @@ def problems(digits: int | None = None, part: str | None = None, backwards: bool
         for a, b in pairs
         if part in (None, part_of(a, b))
     )
-
-
-def lines(asked: tuple[Question, ...]) -> tuple[str, ...]:
-    """Return problems with their answers, one per line."""
-    return tuple(f"{item.question}{item.answer}" for item in asked)

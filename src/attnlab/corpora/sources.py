@@ -115,7 +115,7 @@ def load_corpus(source: str | Path, *, lookup: bool = False) -> Corpus:
     if data.name == "stories":
         return Corpus(str(source), tuple(story.text for story in stories.load_stories(data.n, data.part)))
     if data.name in _SUMS:
-        return Corpus(str(source), addition.lines(_sums(data)))
+        return Corpus(str(source), tuple(f"{item.question}{item.answer}" for item in _sums(data)))
     if data.part is not None:
         corpus = str(source).removesuffix(f":{data.part}")
         raise DataError(f"{source} names questions, not a corpus; the corpus is {corpus}")

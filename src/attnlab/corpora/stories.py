@@ -12,7 +12,7 @@ about tokens or models.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -30,12 +30,6 @@ _LONG = 350  # characters from which on nothing is told but what is needed
 _LONG_U = ("eu", "uk", "uni", "use", "usu")  # vowels that are spoken as consonants: a ukulele, a useful hat
 _SILENT_H = ("heir", "honest", "hour")
 _PRONOUNS = {True: ("she", "her", "her", "herself"), False: ("he", "his", "him", "himself")}
-_QUESTIONS = (
-    *["Where is the {phrase}?"] * 3,
-    "Where was the {phrase} at first?",
-    "Who put the {phrase} {spot}?",
-    "Whose is the {phrase}?",
-)
 
 
 @dataclass(frozen=True)
@@ -45,11 +39,6 @@ class Character:
     name: str
     girl: bool
     kind: str  # with a trait, such as "shy rabbit"
-
-    @property
-    def introduced(self) -> str:
-        """What it is, with its name."""
-        return f"{with_article(self.kind)} named {self.name}"
 
     @property
     def words(self) -> dict[str, str]:
@@ -102,6 +91,14 @@ class Story:
         return f"{self.body} {self.ending}"
 
 
+_QUESTIONS: tuple[tuple[str, Callable[[Thing], str]], ...] = (  # with their answers
+    *[("Where is the {0.phrase}?", lambda thing: thing.spot)] * 3,
+    ("Where was the {0.phrase} at first?", lambda thing: thing.placings[0].spot),
+    ("Who put the {0.phrase} {0.spot}?", lambda thing: thing.placings[-1].by),
+    ("Whose is the {0.phrase}?", lambda thing: thing.owner),
+)
+
+
 # The words
 
 
@@ -112,10 +109,9 @@ def with_article(words: str) -> str:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """The parts of a list that is separated by commas, or else by lines."""
-    if "." not in text and "=>" not in text and "," in text:
-        return tuple(" ".join(part.split()) for part in text.split(","))
-    return tuple(text.strip().splitlines())
+    """The parts of a list, separated by `|`, by lines if they are causes with effects, or else by commas."""
+    parts = text.strip().split("|" if "|" in text else "\n" if "=>" in text else ",")
+    return tuple(" ".join(part.split()) for part in parts)
 
 
 @cache
@@ -159,8 +155,8 @@ class _Writer:
         rest = list(options)
         return [rest.pop(int(self.generator.random() * len(rest))) for _ in range(count)]
 
-    def sentence(self, name: str, who: Character, thing: Thing | None = None, **more: str) -> str:
-        """A sentence of the grammar with its words filled in."""
+    def tell(self, name: str, who: Character, thing: Thing | None = None, **more: str) -> None:
+        """Write a sentence of the grammar with its words filled in."""
         words, forms = self.grammar["words"], self.grammar["sentences"][name]
         form = self.pick([form for form in forms if form not in self.told])
         self.told.add(form)
@@ -168,11 +164,7 @@ class _Writer:
             more |= {"thing": self.pick((thing.phrase, thing.noun)), "a_noun": with_article(thing.noun)}
             more |= {"a_thing": with_article(thing.phrase), "giver": self.pick(self.grammar["givers"])}
         more |= {key: self.pick(words[table]) for key, table in (("put", "put"), ("adverb", "adverbs"))}
-        return form.format(**who.words, **more)
-
-    def tell(self, name: str, who: Character, thing: Thing | None = None, **more: str) -> None:
-        """Write such a sentence."""
-        self.sentences.append(self.sentence(name, who, thing, **more))
+        self.sentences.append(form.format(**who.words, **more))
 
     def character(self) -> Character:
         """A new character."""
@@ -185,7 +177,7 @@ class _Writer:
     def begin(self) -> None:
         """The first character, the place, and perhaps the weather."""
         who, time = self.character(), self.pick(self.grammar["times"])
-        self.sentences.append(f"{time}, {who.introduced} was {self.setting}.")
+        self.sentences.append(f"{time}, {with_article(who.kind)} named {who.name} was {self.setting}.")
         self.sunny = self.chance(0.4)  # whether the weather was told
         if self.sunny:
             self.tell(f"weather_{self.side}", who)
@@ -193,7 +185,7 @@ class _Writer:
     def arrive(self) -> Character:
         """Another character comes, and may say something."""
         before, who = self.characters[-1], self.character()
-        known = who.introduced
+        known = f"{with_article(who.kind)} named {who.name}"
         if len(self.characters) == 2 and self.chance(0.4):
             relation = self.pick(self.grammar["family"]).split("/")[who.girl]
             known = f"{before.words['her']} {relation} {who.name}"
@@ -250,9 +242,9 @@ class _Writer:
         who, thing = self.characters[0], self.things[0]
         left = next(placing.spot for placing in reversed(thing.placings) if placing.by == who.name)
         surprised = left != thing.spot and self.chance(0.5)
-        name = "moved_and_found" if surprised else "found"
-        found = self.sentence(name, who, thing, spot=thing.spot, first=left)
-        return f"{found} {self.sentence('ends', who)}"
+        self.tell("moved_and_found" if surprised else "found", who, thing, spot=thing.spot, first=left)
+        self.tell("ends", who)
+        return " ".join(self.sentences[-2:])
 
 
 def story(number: int, seed: int = 0) -> Story:
@@ -272,8 +264,8 @@ def story(number: int, seed: int = 0) -> Story:
         if writer.chance(0.4):
             writer.happen()
         writer.act()
-    facts = (writer.setting, tuple(writer.characters), tuple(writer.things))
-    return Story(number, " ".join(writer.sentences), writer.end(), *facts)
+    body, facts = " ".join(writer.sentences), (writer.setting, tuple(writer.characters), tuple(writer.things))
+    return Story(number, body, writer.end(), *facts)
 
 
 def part_of(number: int) -> str:
@@ -295,8 +287,6 @@ def questions(stories: Iterable[Story]) -> tuple[Question, ...]:
     for tale in stories:
         generator = np.random.default_rng([1, tale.number])
         form, at = (int(generator.random() * size) for size in (len(_QUESTIONS), len(tale.things)))
-        thing, kind = tale.things[at], _QUESTIONS[form]
-        answers = {"Where is": thing.spot, "Where wa": thing.placings[0].spot, "Who put ": thing.placings[-1].by}
-        question = kind.format(phrase=thing.phrase, spot=thing.spot)
-        asked.append(Question(f"{tale.body} {question}", answers.get(kind[:8], thing.owner)))
+        thing, (question, answer) = tale.things[at], _QUESTIONS[form]
+        asked.append(Question(f"{tale.body} {question.format(thing)}", answer(thing)))
     return tuple(asked)

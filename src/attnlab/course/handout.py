@@ -46,38 +46,32 @@ def students_sheet(settings: TomlTable) -> str:
     """The TOML file for students: questions only, without comments, and without names that only solutions use."""
     of_all = {name for question in check.ASKS.values() for name in question.settings}
     head = {name: value for name, value in settings.items() if name in {"title", *of_all}}
-    tasks = [{name: value for name, value in task.items() if name in _public(task)} for task in settings["task"]]
-    for task, own in zip(tasks, settings["task"], strict=True):
+    tasks, questions, secret = list[TomlTable](), [head], list[Any]()
+    for own in settings["task"]:
+        task = {name: value for name, value in own.items() if name in COMMON.union(_kind(own).question)}
         task |= {"reference": _HIDDEN} if own.get("ask") == "module" and "reference" in own else {}
-    by_hand = [task for task in settings["task"] if str(task.get("ask")) in check.ASKS]
-    secret = [task[name] for task in by_hand for name in solutions(task)]
-    questions = [head, *(task for task in tasks if str(task.get("ask")) in check.ASKS)]
+        tasks.append(task)
+        if str(own.get("ask")) in check.ASKS:
+            questions.append(task)
+            secret += [own[name] for name in solutions(own)]
     vectors = _public_names(settings, questions, secret)
-    parts = [_lines(head), *(["[vectors]\n" + _lines(vectors)] if vectors else [])]
-    return "\n".join([_HEAD + parts[0], *parts[1:], *("[[task]]\n" + _lines(task) for task in tasks)])
-
-
-def _public(task: TomlTable) -> frozenset[str]:
-    return COMMON | frozenset(_kind(task).question)
+    tables = ["[vectors]\n" + _lines(vectors)] if vectors else []
+    return "\n".join([_HEAD + _lines(head), *tables, *("[[task]]\n" + _lines(task) for task in tasks)])
 
 
 def _public_names(settings: TomlTable, questions: Sequence[TomlTable], secret: Sequence[Any]) -> TomlTable:
     """The names for tasks and answers, but for those that only solutions use or that equal one, and names made from those."""
     vectors, known = dict(check.table(settings, "vectors", _SHEET)), check.read_names(settings, _SHEET)
-    solved = [number for value in secret if (number := _evaluated(value, known)) is not None]
-    equal = {name for name, value in known.items() if any(_same(value, number) for number in solved)}
+    solved = [np.ravel(number) for value in secret if (number := _evaluated(value, known)) is not None]
+    equal = {name for name, value in known.items() if any(np.array_equal(np.ravel(value), x) for x in solved)}
     asked, hidden = _names_in(questions), _names_in(secret) | equal
     for name, value in reversed(vectors.items()):  # a name is made from those before it
-        asked |= _names_in(value) if name in asked else set()
-        hidden |= _names_in(value) if name in hidden else set()
+        for names in (asked, hidden):
+            names |= _names_in(value) if name in names else set()
     hidden -= asked
-    kept = dict[str, Any]()
     for name, value in vectors.items():
-        if name in hidden or _names_in(value) & hidden:
-            hidden.add(name)
-        else:
-            kept[name] = value
-    return kept
+        hidden |= {name} if _names_in(value) & hidden else set()
+    return {name: value for name, value in vectors.items() if name not in hidden}
 
 
 def _evaluated(value: Any, names: Mapping[str, Exact]) -> Any:
@@ -86,11 +80,6 @@ def _evaluated(value: Any, names: Mapping[str, Exact]) -> Any:
         return check.named_array(value, names)
     except UserError:
         return None
-
-
-def _same(value: Exact, other: Exact) -> bool:
-    """Whether the numbers are equal, in whatever shape."""
-    return np.array_equal(np.ravel(value), np.ravel(other))
 
 
 def _names_in(value: Any) -> set[str]:

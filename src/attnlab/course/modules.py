@@ -128,14 +128,6 @@ def take(reference: str, model: dict[str, Any]) -> remote.Built:
     return remote.keep(_Function(function, LanguageModel(ModelConfig(**model)) if model else None))
 
 
-def _built(job: Job, process: Remote, name: str, arguments: dict[str, Any]) -> RemoteModule:
-    if job.module not in _FUNCTIONS:
-        built: RemoteModule = process.entry(name, adapted=False).build(**arguments)
-        return built
-    model = _GPT | _SIZES | job.sizes if job.module == "generate" else {}
-    return RemoteModule(process, process.call(take, process.reference(name), model))
-
-
 def _weights(module: RemoteModule) -> dict[str, nn.Parameter]:
     return dict(module.original.named_parameters(remove_duplicate=False))
 
@@ -149,7 +141,11 @@ def _started(
     process = Remote(file, content, job.seconds, int(1e9 * job.memory), sandbox)
     try:
         with process, torch.no_grad():
-            yield _built(job, process, name, arguments)
+            if job.module in _FUNCTIONS:
+                model = _GPT | _SIZES | job.sizes if job.module == "generate" else {}
+                yield RemoteModule(process, process.call(take, process.reference(name), model))
+            else:
+                yield process.entry(name, adapted=False).build(**arguments)
     except (ChildError, UserError) as error:
         raise UserError(f"{what}{process.ended or error}") from None
     except Exception as error:

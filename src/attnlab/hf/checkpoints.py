@@ -244,14 +244,6 @@ def _with_characters(model: LanguageModel, path: Path, special: bool) -> tuple[L
     return _add_symbols(model, like), Tokenizer(character_backend([*symbols, PAD, MASK]))
 
 
-def _pieces(path: Path, rows: int) -> Tokenizer:
-    """GPT-2's tokenizer from a tokenizer.json, or a folder with one or with vocab.json and merges.txt."""
-    from attnlab.hf.exchange import read_tokenizer  # imports transformers
-
-    refuse(str(path), {"is no tokenizer.json, nor its folder": not path.is_dir() and path.name != "tokenizer.json"})
-    return read_tokenizer("GPT2TokenizerFast", path if path.is_dir() else path.parent, rows)
-
-
 # Runs
 
 
@@ -279,7 +271,12 @@ def import_checkpoint(
         )
     model = read_checkpoint(file, n_head=n_head, activation=activation)
     if tokenizer is not None:
-        reader = _pieces(Path(tokenizer), model.config.vocab_size)
+        from attnlab.hf.exchange import read_tokenizer  # imports transformers
+
+        path = Path(tokenizer)
+        refuse(str(path), {"is no tokenizer.json, nor its folder": not path.is_dir() and path.name != "tokenizer.json"})
+        folder = path if path.is_dir() else path.parent
+        reader = read_tokenizer("GPT2TokenizerFast", folder, model.config.vocab_size)
     else:
         model, reader = _with_characters(model, Path(given[0]), special=corpus is not None)
     read = DataSource(str(Path(corpus).resolve()), load_corpus(corpus).sha256) if corpus is not None else None

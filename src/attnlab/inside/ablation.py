@@ -94,12 +94,12 @@ def taps_in(model: LanguageModel, layer: int) -> list[TapName]:
 
 
 def encode_prompt(model: LanguageModel, tokenizer: Tokenizer, text: str, question: bool) -> list[int]:
-    """The tokens of a question as in training, within the block, or of the beginning of a text."""
+    """The tokens of a question as in training, or of the beginning of a text."""
     if not question:
         return encode(tokenizer, text, False, model.longest)
     asked = checked_question(text)
     encode(tokenizer, asked, True, model.longest)  # refuses symbols that the model does not have
-    return encode_question(tokenizer, asked, model.config.block_size)
+    return encode_question(tokenizer, asked, model.longest)
 
 
 @contextmanager

@@ -25,10 +25,6 @@ _COLDEST = 1e-6  # temperature, below which scores overflow
 _Choose = Callable[[Float[Tensor, "B V"]], Int[Tensor, " B"]]  # chooses the next token of every row from its scores
 
 
-def _likeliest(scores: Float[Tensor, "B V"]) -> Int[Tensor, " B"]:
-    return scores.argmax(dim=-1)
-
-
 class Rows:
     """Rows of tokens that a model continues, by up to `limit` tokens.
 
@@ -76,7 +72,7 @@ def continuation(
     limit: int,
     stops: tuple[int, ...] = (),
     use_cache: bool = True,
-    choose: _Choose = _likeliest,
+    choose: _Choose = lambda scores: scores.argmax(dim=-1),
     beyond: bool = False,
 ) -> Iterator[Int[Tensor, " B"]]:
     """Yield the next token of every row, until each had a stop symbol, up to `limit` tokens or the end of the block.
@@ -129,27 +125,6 @@ def _writable(scores: Float[Tensor, "B V"], tokenizer: Tokenizer) -> Float[Tenso
     return scores.index_fill(1, torch.tensor(never, dtype=torch.int64), -math.inf)
 
 
-def _by_chance(
-    tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, top_p: float, seed: int, device: torch.device
-) -> _Choose:
-    """Sample from the model's probabilities at a temperature, among the likely tokens.
-
-    Every row has its own generator, so that a sample does not depend on the other rows.
-    """
-    seeds = [np.random.SeedSequence([seed, row]).generate_state(1).item() for row in range(rows)]
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-
-    def choose(scores: Tensor) -> Tensor:
-        scores = _writable(scores, tokenizer)
-        if temperature == 0:
-            return _likeliest(scores).to(device)
-        chances = keep_likely(scores / temperature, top_k, top_p).softmax(dim=-1)
-        drawn = [torch.multinomial(row, 1, generator=rng) for row, rng in zip(chances, generators, strict=True)]
-        return torch.cat(drawn).to(device)
-
-    return choose
-
-
 def sample(
     model: LanguageModel,
     tokenizer: Tokenizer,
@@ -176,13 +151,21 @@ def sample(
     if not 0 < top_p <= 1:
         raise UserError(f"top_p is a share of the probability, above 0 and at most 1, not {top_p}")
     begin = _opening(model, tokenizer, prompt, count, limit)
-    choose = _by_chance(tokenizer, count, temperature, top_k, top_p, seed, model.device)
-    beyond = not tokenizer.words  # sentences end with the block
-    options = {"use_cache": use_cache, "choose": choose, "beyond": beyond}
+    seeds = [np.random.SeedSequence([seed, row]).generate_state(1).item() for row in range(count)]
+    generators = [torch.Generator().manual_seed(number) for number in seeds]  # so that no text depends on the others
+
+    def choose(scores: Tensor) -> Tensor:
+        scores = _writable(scores, tokenizer)
+        if temperature == 0:
+            return scores.argmax(dim=-1).to(model.device)
+        chances = keep_likely(scores / temperature, top_k, top_p).softmax(dim=-1)
+        drawn = [torch.multinomial(row, 1, generator=rng) for row, rng in zip(chances, generators, strict=True)]
+        return torch.cat(drawn).to(model.device)
+
+    options = {"use_cache": use_cache, "choose": choose, "beyond": not tokenizer.words}  # sentences end with the block
     with eval_mode(model):
         written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, **options)
-    first = len(begin) - len(tokenizer.encode(prompt))
-    return [tokenizer.decode([*begin[first:], *ids]) for ids in written]
+    return [_text(tokenizer, prompt, begin, [*begin, *ids]) for ids in written]
 
 
 def _opening(model: LanguageModel, tokenizer: Tokenizer, prompt: str, count: int, limit: int) -> list[int]:
@@ -190,11 +173,14 @@ def _opening(model: LanguageModel, tokenizer: Tokenizer, prompt: str, count: int
     if count < 1 or limit < 1:
         raise UserError("samples need a count and a limit of at least 1")
     begin = tokenizer.opening(prompt) or [tokenizer.pad]
-    if len(begin) >= (model.config.block_size if tokenizer.words else model.longest):
-        raise UserError(
-            f"the prompt has {len(begin)} tokens, but the model's block holds {model.config.block_size}: shorten it"
-        )
+    if len(begin) >= model.longest:
+        raise UserError(f"the prompt has {len(begin)} tokens, but the model's block holds {model.longest}: shorten it")
     return begin
+
+
+def _text(tokenizer: Tokenizer, prompt: str, begin: list[int], ids: list[int]) -> str:
+    """The text of a prompt with what was written, without the symbol that begins it."""
+    return tokenizer.decode(ids[len(begin) - len(tokenizer.encode(prompt)) :])
 
 
 # Beam search
@@ -266,8 +252,7 @@ def beam_search(
                 break
         else:
             ended = best(rows.ids.tolist(), kept, longest)
-    first = len(begin) - len(tokenizer.encode(prompt))
-    return [Beam(tokenizer.decode(ids[first:]), score, total, tokens) for score, total, tokens, ids in ended]
+    return [Beam(_text(tokenizer, prompt, begin, ids), score, total, tokens) for score, total, tokens, ids in ended]
 
 
 # Repetition and diversity

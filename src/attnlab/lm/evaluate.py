@@ -20,26 +20,26 @@ from attnlab.lm.tokenizers import Tokenizer
 ROWS = 256  # questions answered at once
 
 
-def encode_question(tokenizer: Tokenizer, question: str, block_size: int, number: int = 1) -> list[int]:
+def encode_question(tokenizer: Tokenizer, question: str, longest: int, number: int = 1) -> list[int]:
     """Encode a question as a prompt: `question ⁇`."""
     ids = [*tokenizer.encode(question), tokenizer.mask]
-    if len(ids) >= block_size:
+    if len(ids) >= longest:
         raise DataError(
-            f"question {number} ({question[:40]!r}) has {len(ids)} tokens, but the model's block holds {block_size}:"
+            f"question {number} ({question[:40]!r}) has {len(ids)} tokens, but the model's block holds {longest}:"
             " shorten it"
         )
     return ids
 
 
-def encode_questions(tokenizer: Tokenizer, questions: Iterable[str], block_size: int) -> list[list[int]]:
-    """Encode questions as prompts; one that does not fit into the block is an error."""
-    return [encode_question(tokenizer, text, block_size, number) for number, text in enumerate(questions, start=1)]
+def encode_questions(tokenizer: Tokenizer, questions: Iterable[str], longest: int) -> list[list[int]]:
+    """Encode questions as prompts; one that leaves no room for an answer is an error."""
+    return [encode_question(tokenizer, text, longest, number) for number, text in enumerate(questions, start=1)]
 
 
 def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[str]) -> list[str]:
     """Answer every question greedily; questions of the same length are batched."""
     model.eval()
-    cues = encode_questions(tokenizer, questions, model.config.block_size)
+    cues = encode_questions(tokenizer, questions, model.longest)
     answers = [""] * len(cues)
     stops = (tokenizer.mask, tokenizer.pad)
     for rows in batches_by_length(list(map(len, cues)), rows=ROWS):
@@ -55,7 +55,7 @@ def top_answers(
 ) -> list[tuple[str, float]]:
     """Find the most likely complete answers with their probabilities by beam search, at least twice as wide as `count`."""
     model.eval()
-    start = encode_question(tokenizer, question, model.config.block_size)
+    start = encode_question(tokenizer, question, model.longest)
     rows = Rows(model, torch.tensor([start]), model.config.block_size, use_cache=False)
     steps = extensions(rows, max(width, 2 * count), (tokenizer.mask, tokenizer.pad), lambda scores: scores)
     ended: dict[str, float] = defaultdict(float)

@@ -29,7 +29,7 @@ from attnlab.config import ModelConfig, require, restore_model
 from attnlab.errors import CheckpointError, ConfigError, UserError
 from attnlab.inside.taps import Tap
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.mechanisms.heads import Attention
+from attnlab.mechanisms.heads import Attention, PositionTable
 from attnlab.store import usercode
 from attnlab.store.folders import read_bytes, read_json
 from attnlab.store.runs import FORMAT, Run, require_kind
@@ -274,22 +274,6 @@ class _TiedHead(nn.Module):
         return F.linear(x, self.weight)
 
 
-class _Sinusoids(nn.Module):
-    """Sinusoidal positions, for the block stored and beyond it computed."""
-
-    table: Tensor
-
-    def __init__(self, block_size: int, width: int) -> None:
-        super().__init__()
-        self.register_buffer("table", ops.sinusoidal_table(block_size, width), persistent=False)
-
-    def forward(self, start: int, tokens: int) -> Float[Tensor, "T D"]:
-        """Return the vectors of positions from `start` on."""
-        if start + tokens <= len(self.table):
-            return self.table[start : start + tokens]
-        return ops.sinusoidal_table(tokens, self.table.shape[1], start).to(self.table)
-
-
 class LanguageModel(nn.Module):
     """A GPT: predicts the next token from all before it."""
 
@@ -298,11 +282,11 @@ class LanguageModel(nn.Module):
         require(config.vocab_size > 0, "model.vocab_size 0 needs a corpus to learn the vocabulary from: give a number")
         self.config = config = replace(config, mechanism=usercode.named_by_user(config.mechanism))
         self.tokens = nn.Embedding(config.vocab_size, config.n_embd)
-        self.positions: nn.Embedding | _Sinusoids | None = None
+        self.positions: nn.Embedding | PositionTable | None = None
         if config.positions == "learned":
             self.positions = nn.Embedding(config.block_size, config.n_embd)
         elif config.positions == "sinusoidal":
-            self.positions = _Sinusoids(config.block_size, config.n_embd)
+            self.positions = PositionTable(partial(ops.sinusoidal_table, width=config.n_embd), config.block_size)
         self.latents = nn.Parameter(torch.empty(config.bottleneck, config.n_embd)) if config.bottleneck else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
@@ -411,18 +395,18 @@ class LanguageModel(nn.Module):
         return Packing.of(documents)
 
     def _embed(self, ids: Int[Tensor, "B T"], start: int, packing: Packing | None) -> Float[Tensor, "B T D"]:
-        tokens = ids.shape[1]
-        # As in arXiv:1706.03762: at the size of other embeddings, tokens would be lost beside sines and cosines.
-        x = self.tokens(ids) * self.config.n_embd**0.5 if isinstance(self.positions, _Sinusoids) else self.tokens(ids)
+        x, tokens = self.tokens(ids), ids.shape[1]
+        if isinstance(self.positions, PositionTable):
+            x = x * self.config.n_embd**0.5  # as in arXiv:1706.03762: tokens would be lost beside sines and cosines
         x = self.hook_embed(x)
-        if isinstance(self.positions, _Sinusoids):
-            table = self.positions(start, tokens)
-            positions = table[packing.positions] if packing else table.expand(len(ids), -1, -1)
-            x = x + self.hook_pos_embed(positions)
-        elif self.positions is not None and packing is not None:
-            x = x + self.hook_pos_embed(self.positions(packing.positions))
-        elif self.positions is not None:
-            x = x + self.hook_pos_embed(self.positions.weight[start : start + tokens].expand(len(ids), -1, -1))
+        if self.positions is not None:
+            if isinstance(self.positions, PositionTable):
+                table = self.positions(0 if packing else start, tokens)
+            else:
+                table = self.positions.weight if packing else self.positions.weight[start : start + tokens]
+            x = x + self.hook_pos_embed(
+                F.embedding(packing.positions, table) if packing else table.expand(len(ids), -1, -1)
+            )
         return self.dropout(x)
 
     def forward(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -229,11 +229,26 @@ def probe(
 # Runs
 
 
-def running_losses(
-    run: Run, model: LanguageModel, tokenizer: Tokenizer, text: RunningText, length: int = 0
+def text_for(run: Run, source: str) -> Corpus | RunningText:
+    """The text to measure a run on: sentences, or running text, as in training."""
+    return corpora.open_text(source) if run.record.running_text else corpora.load_corpus(source)
+
+
+def losses_on(
+    run: Run,
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    text: Corpus | RunningText,
+    length: int = 0,
+    spaces: bool = False,
 ) -> SentenceLosses:
-    """Measure the loss of running text in windows of `length` tokens (0: the block), one after the other, as in validation."""
-    config = stored_config(run)
+    """Measure the loss of sentences, or of running text in windows one after the other, as in validation.
+
+    `length` is that of a window, or of the longest sentence, in tokens; 0: as in training.
+    """
+    config, task = stored_config(run), run.record.task
+    if isinstance(text, Corpus):
+        return sentence_losses(model, tokenizer, text.lines, length or task.longest, task.padded, spaces)
     examples = make_task(config.task, TaskData(tokenizer, length or config.model.block_size, text)).validation()
     if not examples:
         raise DataError(f"{text.source} has no token to predict: give a longer text")
@@ -241,23 +256,6 @@ def running_losses(
     targets = (np.asarray(example.ids[example.start : example.end]) for example in examples)
     counts = [(len(ids), 0 if tokenizer.unknown is None else int((ids == tokenizer.unknown).sum())) for ids in targets]
     return SentenceLosses(tuple(losses), *(tuple(column) for column in zip(*counts, strict=True)))
-
-
-def measuring(
-    run: Run,
-    model: LanguageModel,
-    tokenizer: Tokenizer,
-    corpus: str,
-    length: int | None = None,
-    spaces: bool = False,
-) -> tuple[Callable[[], SentenceLosses], Corpus | RunningText]:
-    """How the loss of a run is measured on a text, and the text: windows of running text, or sentences; as in training."""
-    if run.record.running_text:
-        running = corpora.open_text(corpus)
-        return lambda: running_losses(run, model, tokenizer, running, length or 0), running
-    text, task = corpora.load_corpus(corpus), run.record.task
-    longest = length or task.longest
-    return lambda: sentence_losses(model, tokenizer, text.lines, longest, task.padded, spaces), text
 
 
 def count_seen_lines(run: Run, lines: Sequence[str], tokenizer: Tokenizer) -> int | None:

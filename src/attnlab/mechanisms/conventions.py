@@ -13,7 +13,6 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature
 from itertools import product
@@ -99,13 +98,12 @@ class Config:
     def __getitem__(self, name: str) -> Any:
         meaning = _MEANINGS.get(name)
         for cls in self._classes if meaning in (None, "n_kv_head") else ():
-            with suppress(AttributeError):
-                value = _default_of(cls, name)
-                if hasattr(value, "__get__"):  # a property
-                    return value.__get__(self)
-                if meaning is None or _fits(value, self._values):
-                    self._defaults[name] = value
-                    return value
+            value = _default_of(cls, name)
+            if hasattr(value, "__get__"):  # a property
+                return value.__get__(self)
+            if value is not MISSING and (meaning is None or _fits(value, self._values)):
+                self._defaults[name] = value
+                return value
         if meaning is None:
             raise _Unrecognised(name)
         self._used.append(name)
@@ -122,14 +120,11 @@ class Config:
 
 
 def _default_of(cls: type, name: str) -> Any:
-    """The default of a field; dataclasses with slots keep it apart."""
+    """The default of a field, or MISSING; dataclasses with slots keep it apart."""
     for each in fields(cls) if is_dataclass(cls) else ():
-        if each.name == name and (each.default, each.default_factory) != (MISSING, MISSING):
+        if each.name == name:
             return each.default if each.default_factory is MISSING else each.default_factory()
-    default = inspect.getattr_static(cls, name)
-    if inspect.ismemberdescriptor(default):
-        raise AttributeError(name)
-    return default
+    return inspect.getattr_static(cls, name, MISSING)
 
 
 def _fits(heads: Any, values: Mapping[str, Any]) -> bool:
@@ -156,7 +151,6 @@ class _Convention:
         unknown = [name for name in unknown if name != self.config]
         if not (self.native or self.config or {"n_embd", "head_width"} & {*self.keywords.values()}):
             unknown = unknown or ["the width"]
-        self.leaks = self.mixes = False  # under every mask; the texts of a batch
         self.form: tuple[str, int] | None = None  # the kind of mask, and its dimensions of 1
         self.forms: list[tuple[str, int] | None] = [None]
         self.mask, self.arguments = "", dict[str, str]()  # of forward
@@ -223,12 +217,15 @@ class _Convention:
                 if not weight.any():  # a gate that training opens must not hide what is behind it
                     nn.init.normal_(weight)
             tokens = min(7 if sizes[1] != 7 else 6, sizes[2])  # not the heads, so that a mask does not fit by chance
-            several = self._choose(module, torch.randn(2, tokens, sizes[0]))
-        self.says = self._description(built, several)
+            notes = self._choose(module, torch.randn(2, tokens, sizes[0]))
+        call = self._call(self.mask if self.form else "")
+        parts = [f"built from {built}"] * bool(built) + [f"called as {call}"] * (call != "forward(x)")
+        parts += [f"the mask is {self.form[0]}, [{'1, ' * self.form[1]}T, T]"] if self.form else []
+        self.says = f"{self.cls.__name__}: {'; '.join(parts + notes)}" if parts + notes else ""
 
-    def _choose(self, module: nn.Module, x: Tensor) -> bool:
-        """Choose the mask under which early outputs move least when later tokens change; whether outputs are several."""
-        leaks, several, failures, kept = dict[Any, float](), False, list[Exception](), max(1, x.shape[1] // 2)
+    def _choose(self, module: nn.Module, x: Tensor) -> list[str]:
+        """Choose the mask under which early outputs move least when later tokens change; what else is to be said."""
+        leaks, failures, several, kept = dict[Any, float](), list[Exception](), False, max(1, x.shape[1] // 2)
         changed = torch.cat([x[:, :kept], x.flip(0)[:, kept:]], 1)
         for form in self.forms:
             self.form = form
@@ -245,24 +242,15 @@ class _Convention:
         if not leaks and (self.mask or not self.native):
             raise self.error(f"forward raises {one_line(failures[0])}") from failures[0]
         self.form = min(leaks, key=lambda form: leaks[form], default=None)
-        self.leaks = leaks.get(self.form, 0.0) > _ROUNDING
-        if self.leaks and None in leaks:
-            self.form = None
+        notes = ["its output is the first tensor of several"] * several
+        if leaks.get(self.form, 0.0) > _ROUNDING:
+            self.form = None if None in leaks else self.form
+            notes.append("its outputs depend on later tokens under every mask")
         if leaks:
             both, alone = tensor_of(self.call(module, x)), tensor_of(self.call(module, x[:1]))
-            self.mixes = bool((both[:1] - alone).abs().max() > _ROUNDING * both.abs().max())
-        return several
-
-    def _description(self, built: str, several: bool) -> str:
-        """What was recognised, in one line; empty if there is nothing to say."""
-        call = self._call(self.mask if self.form else "")
-        parts = [f"built from {built}"] if built else []
-        parts += [f"called as {call}"] if call != "forward(x)" else []
-        parts += [f"the mask is {self.form[0]}, [{'1, ' * self.form[1]}T, T]"] if self.form else []
-        parts += ["its output is the first tensor of several"] if several else []
-        parts += ["its outputs depend on later tokens under every mask"] if self.leaks else []
-        parts += ["its outputs depend on the other texts of a batch: does it read [T, B, D]?"] if self.mixes else []
-        return f"{self.cls.__name__}: {'; '.join(parts)}" if parts else ""
+            if (both[:1] - alone).abs().max() > _ROUNDING * both.abs().max():
+                notes.append("its outputs depend on the other texts of a batch: does it read [T, B, D]?")
+        return notes
 
     def _call(self, mask: str) -> str:
         arguments = [f"{name}={value}" for name, value in self.arguments.items()]

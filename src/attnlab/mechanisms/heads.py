@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -28,27 +30,35 @@ class Shared(TypedDict, total=False):
     dropout: float
 
 
-class Rotation(nn.Module):
-    """Rotate the first coordinates of heads by their positions; without rotary positions, do nothing."""
+class PositionTable(nn.Module):
+    """A vector per position, stored for the block and computed beyond it."""
 
     table: Tensor
 
+    def __init__(self, compute: Callable[..., Float[Tensor, "T C"]], block_size: int) -> None:
+        super().__init__()
+        self.compute = compute
+        self.register_buffer("table", compute(block_size), persistent=False)
+
+    def forward(self, start: int, tokens: int) -> Float[Tensor, "T C"]:
+        """Return the vectors of positions from `start` on."""
+        if start + tokens <= len(self.table):
+            return self.table[start : start + tokens]
+        return self.compute(tokens, start=start).to(self.table)
+
+
+class Rotation(nn.Module):
+    """Rotate the first coordinates of heads by their positions; without rotary positions, do nothing."""
+
     def __init__(self, block_size: int, width: int, rotary: bool, rotation: ops.Rotary) -> None:
         super().__init__()
-        self.rotary, self.rotation = rotary, rotation
-        table = ops.rotary_table(block_size, rotation.width(width), rotation.base) if rotary else torch.empty(0)
-        self.register_buffer("table", table, persistent=False)
+        compute = partial(ops.rotary_table, width=rotation.width(width), base=rotation.base)
+        self.angles = PositionTable(compute, block_size) if rotary else None
+        self.rotation = rotation
 
     def forward(self, x: Float[Tensor, "B H T C"], start: int) -> Float[Tensor, "B H T C"]:
-        """Return the rotated heads of tokens at positions from `start` on; angles beyond the stored table are computed."""
-        if not self.rotary:
-            return x
-        tokens = x.shape[2]
-        if start + tokens <= len(self.table):
-            table = self.table[start : start + tokens]
-        else:
-            table = ops.rotary_table(tokens, self.table.shape[1], self.rotation.base, start).to(self.table)
-        return ops.rotate(x, table, self.rotation.layout)
+        """Return the rotated heads of tokens at positions from `start` on."""
+        return x if self.angles is None else ops.rotate(x, self.angles(start, x.shape[2]), self.rotation.layout)
 
 
 class Heads(nn.Module):

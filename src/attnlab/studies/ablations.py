@@ -31,15 +31,6 @@ _USUAL = (
     "train.optimizer=adamw",
 )
 _BASELINE = "baseline"
-_Change = tuple[str, object]  # a setting and its value
-
-
-def read_change(text: str) -> _Change:
-    """Parse SETTING=VALUE; a value may contain commas, as layers of several mechanisms do."""
-    name, sign, value = text.partition("=")
-    if not sign or not value or "." not in name:
-        raise UserError(f"--changes takes SETTING=VALUE such as model.norm=layer, not '{text}'")
-    return name, from_text(value, bool if value.lower() in ("true", "false") else None)
 
 
 @study("ablations")
@@ -75,7 +66,12 @@ class Ablations(Compare):
 
     def make_variants(self, preset: str, settings: Settings) -> tuple[tuple[Variant, ...], str]:
         """Return the baseline and a variant per change, and the settings that they change."""
-        changes = [read_change(text) for text in self.changes]
+        changes: list[tuple[str, object]] = []
+        for text in self.changes:
+            name, _, given = text.partition("=")  # which may have commas, as layers of several mechanisms do
+            if not given or "." not in name:
+                raise UserError(f"--changes takes SETTING=VALUE such as model.norm=layer, not '{text}'")
+            changes.append((name, from_text(given, bool if given.lower() in ("true", "false") else None)))
         refuse_twice(self.changes if not self.cumulative else [name for name, _ in changes])
         file = str(self.config.resolve()) if self.config else None
         base = Variant(_BASELINE, preset, file, absolute_given(settings)).with_default("train", "threads", 1)

@@ -181,12 +181,12 @@ def answer_distribution(
     """
     from scipy.special import log_softmax
 
-    cues = encode_questions(tokenizer, questions, model.config.block_size)
+    cues = encode_questions(tokenizer, questions, model.longest)
     for number, ids in enumerate(cues, start=1):
-        if len(ids) + trie.depth > model.config.block_size:
+        if len(ids) + trie.depth > model.longest:
             raise DataError(
                 f"question {number} ({questions[number - 1][:40]!r}) has {len(ids)} tokens, the longest answer"
-                f" {trie.depth}, but the model's block holds {model.config.block_size}: shorten the question"
+                f" {trie.depth}, but the model's block holds {model.longest}: shorten the question"
             )
     if not cues:
         raise UserError("there are no questions: give at least one")
@@ -265,7 +265,7 @@ def _share_out(
 
 
 def familiarity(model: LanguageModel, tokenizer: Tokenizer, names: Sequence[str]) -> _Numbers:
-    """Return the model's own probability that it has read about each name; 1 if the name does not fit into the block.
+    """Return the model's own probability that it has read about each name; 1 if the model cannot read so long a name.
 
     Every person in the corpus occurs in training by the bare name, `name ⁇ something ⁇`. If training also contained
     strangers, invented names with an empty answer, the probability of a nonempty answer is the confidence that the name is
@@ -276,7 +276,7 @@ def familiarity(model: LanguageModel, tokenizer: Tokenizer, names: Sequence[str]
     shares = np.ones(len(cues))
     with eval_mode(model), torch.inference_mode():
         for rows in batches_by_length(list(map(len, cues)), rows=_NAMES):
-            if len(cues[rows[0]]) <= model.config.block_size:
+            if len(cues[rows[0]]) <= model.longest:
                 asked = torch.tensor([cues[row] for row in rows], device=model.device)
                 scores = model.head(model.hidden(asked)[:, -1]).cpu()
                 nothing = scores.softmax(dim=-1)[:, list(tokenizer.stops)].sum(dim=-1)

@@ -60,7 +60,7 @@ def test_running_text_is_not_compared_with_sentences() -> None:
 def test_lengths_are_multiples_of_one_block_of_running_text(task: str, more: dict[str, Any], says: str) -> None:
     names = [] if "vary" in more else ["dot", "alibi"]
     with pytest.raises(UserError, match=says):
-        make_plan(names, task=task, quick=True, **more)
+        make_plan(names, task=task, quick=True, **more).check()
 
 
 def test_lengths_that_no_document_has_are_found_before_training() -> None:

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from attnlab import stats
-from attnlab.config import RunConfig
 from attnlab.errors import UserError
 from attnlab.lm import stages
 from attnlab.lm.perplexity import Probe
@@ -259,10 +258,11 @@ def _describe(
     whole = stats.geometric_mean([reading.whole for reading in readings])
     word_by_word = stats.geometric_mean([reading.word_by_word for reading in readings])
     # Of finished runs the last stage is compared, else the first.
-    varied = stages.stored_config(rows[0].run if plan.runs else lineage(rows[0].run)[-1])
+    varied = stages.stored_config(rows[0].run if plan.runs else lineage(rows[0].run)[-1]).flat()
+    values = [varied.get(name) for name in plan.varied_settings]
     return VariantResult(
         name=name,
-        value=_value(varied, plan.varied_settings),
+        value=values[0] if len(values) == 1 else ", ".join(map(plain, values)),
         values={column.key: spread(rows, column, plan.clusters) for column in columns},
         runs=tuple(
             SeedRun(
@@ -283,12 +283,6 @@ def _describe(
         gain=_gain(plan, rows, reference) if leaks and plan.words and rows is not reference else None,
         exam=rows[0].measured.answers,
     )
-
-
-def _value(config: RunConfig, names: Sequence[str]) -> Any:
-    """The value of the setting that is varied; of several, all as text."""
-    settings = config.flat()
-    return settings.get(names[0]) if len(names) == 1 else ", ".join(plain(settings.get(name)) for name in names)
 
 
 def _items(rows: Sequence[Record], column: Figure) -> Numbers:

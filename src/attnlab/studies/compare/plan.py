@@ -388,7 +388,6 @@ class Plan(Grid[Any]):
         if self.task and task_class(TaskConfig(self.task)).reads == "running text":
             settings = merge({"task": {"options": {"documents": "lines"}}}, settings)
         variants, varied = self.make_variants(preset, settings)
-        self._refuse_lengths(variants[0].settings(0), varied)
         _refuse_other_text([variant.settings(0) for variant in variants], varied.split(","))
         plan = self._with_data(variants[0].settings(0).task)
         if self.probe and not plan.words:
@@ -438,18 +437,6 @@ class Plan(Grid[Any]):
             raise UserError("--corpus, --facts and --exam go together: give all three, or none for built-in data")
         return replace(self, corpus=corpora.training_text(world), facts=f"{world}:train", exam=f"{world}:dev")
 
-    def _refuse_lengths(self, config: RunConfig, varied: str) -> None:
-        """Refuse lengths of what is not running text, or of blocks that differ."""
-        if not self.lengths:
-            return
-        opt.require_distinct("lengths", self.lengths)
-        if max(self.lengths) < 2:
-            raise UserError("--lengths are multiples of the block: give one above 1, such as 2,4,8")
-        if task_class(config.task).reads != "running text":
-            raise UserError(f"--lengths is for running text, not for task {config.task.name}: use --task text")
-        if _BLOCK in (*varied.split(","), *(tuned.setting for tuned in self.tuned)):
-            raise UserError(f"--lengths are multiples of the block, so {_BLOCK} must be the same: vary another setting")
-
     def _of_finished_runs(self) -> Self:
         """The comparison of finished runs, with the data that they were trained on."""
         extra = [name for name in ("task", "vary", "preset", "config", "seeds", "quick", "tune") if getattr(self, name)]
@@ -461,7 +448,6 @@ class Plan(Grid[Any]):
             )
         opened = [Run.open(name) for name in self.names]
         varied, runs = from_runs(opened)
-        self._refuse_lengths(stages.stored_config(opened[0]), varied)
         first, corpus = opened[0], _corpus_of(opened[0])
         _refuse_other_text([stages.stored_config(first)], [varied])
         words = first.record.task.tested != "answers"
@@ -492,6 +478,8 @@ class Plan(Grid[Any]):
 
     def check(self) -> None:
         """Find errors before training: settings of every variant and stage, data, questions that are too long."""
+        if self.lengths:
+            self._check_lengths()
         if self.exam and any(item.answer is None for item in self.questions):
             raise UserError(f"{self.exam} has questions without answers: a comparison needs them all")
         held_out = self.dev or self.exam
@@ -499,8 +487,6 @@ class Plan(Grid[Any]):
             raise UserError(f"{held_out} is too small to choose on one part and judge on another: use --tune-on")
         if self.seen_before == len(self.items):
             raise UserError(f"all of {held_out} is in the training data: measure on other text or questions")
-        if self.lengths:
-            self._refuse_short_texts()
         if self.runs:
             return
         if self.tune:
@@ -512,13 +498,20 @@ class Plan(Grid[Any]):
             choosing.check()
         super().check()
 
-    def _refuse_short_texts(self) -> None:
-        """Refuse lengths that no measured document has."""
-        if self.runs:
-            run = Run.open(next(iter(self.runs.values())))
-            config, tokenizer = stages.stored_config(run), Tokenizer.load(run.model / "tokenizer.json")
+    def _check_lengths(self) -> None:
+        """Refuse lengths of what is not running text, of blocks that differ, and that no measured document has."""
+        opt.require_distinct("lengths", self.lengths)
+        if max(self.lengths) < 2:
+            raise UserError("--lengths are multiples of the block: give one above 1, such as 2,4,8")
+        run = Run.open(next(iter(self.runs.values()))) if self.runs else None
+        config = stages.stored_config(run) if run else self.variants[0].settings(self.seeds[0])
+        if not stages.reads_running_text(config):
+            raise UserError(f"--lengths is for running text, not for task {config.task.name}: use --task text")
+        if _BLOCK in (*self.varied_settings, *(tuned.setting for tuned in self.tuned)):
+            raise UserError(f"--lengths are multiples of the block, so {_BLOCK} must be the same: vary another setting")
+        if run:
+            tokenizer = Tokenizer.load(run.model / "tokenizer.json")
         else:
-            config = self.variants[0].settings(self.seeds[0])
             tokenizer = stages.learn_tokenizer(config, self.data.sources(self.corpus, None, running=True))
         block, longest = config.model.block_size, max(len(tokenizer.encode(line)) + 1 for line in self.sentences)
         if longest <= block * max(self.lengths):
