@@ -94,6 +94,12 @@ def test_the_page_is_fresh() -> None:
     assert written == page, "docs/mechanisms.md is stale: run `make docs`"
 
 
+def test_the_readme_counts_the_mechanisms() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"any of {len(OWN)} attention mechanisms" in text
+    assert f"The {len(OWN)} mechanisms" in text
+
+
 def test_the_list_fits_80_columns_and_marks_defects(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("mechanisms") == 0
     out = capsys.readouterr().out

@@ -177,6 +177,9 @@ def test_sizes_that_cannot_be_are_refused() -> None:
         make("mamba2", groups=3)
     with pytest.raises(ConfigError, match="at least 1"):
         make("kda", conv=-1)
+    for options in ({"expand": 0.0}, {"groups": 0}):
+        with pytest.raises(ConfigError, match="at least one group and values of at least one channel"):
+            make("mamba2", **options)
 
 
 def test_groups_of_heads_share_queries_and_keys() -> None:

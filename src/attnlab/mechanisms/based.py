@@ -7,6 +7,7 @@ from typing import Unpack
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from attnlab import ops
 from attnlab.errors import ConfigError
@@ -102,6 +103,7 @@ class Based(Attention):
         cache.length += q.shape[2]
         return z
 
+    @_disable_dynamo  # the compiler would unroll the loop over chunks
     @ops.in_float32
     def read(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: RecurrentCache) -> Tensor:
         """The averages for tokens that follow those of the cache, which is brought up to date."""

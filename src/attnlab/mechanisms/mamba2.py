@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnlab.errors import ConfigError
 from attnlab.mechanisms.recurrent import Decay, Gates, Recurrent
 from attnlab.registry import mechanism
 
@@ -45,6 +46,10 @@ class Mamba2(Recurrent):
         conv: int = 4,
         bias: bool = False,
     ) -> None:
+        if groups < 1 or expand * n_embd < n_head:
+            raise ConfigError(
+                f"mamba2 needs at least one group and values of at least one channel, not {groups} and {expand}"
+            )
         super().__init__(
             n_embd,
             n_head,

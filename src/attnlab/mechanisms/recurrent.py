@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.nn import functional as F
 
 from attnlab import ops
@@ -220,6 +221,7 @@ class Recurrent(nn.Module):
             q, k = (part.repeat_interleave(self.n_head // self.key_heads, dim=2) for part in (q, k))
         return [self.hook_q(q), self.hook_k(k), self.hook_v(v.unflatten(-1, (self.n_head, -1)))]
 
+    @_disable_dynamo  # the compiler would unroll the loop over chunks
     def attend(
         self,
         q: Float[Tensor, "B T H K"],
