@@ -1,7 +1,7 @@
 """Looking into a trained model: taps, attention patterns, scores of heads, and changes of activations.
 
-The functions are in the modules. Here are the records of attnlab.inside.ablation: what can be changed, and what comes of it.
-The page's server reads and writes them, so this file must not import torch.
+The functions are in the modules. Here are the records of attnlab.inside.ablation (what can be changed, and what comes of it)
+and of attnlab.inside.trace. The page's server reads and writes them, so this file must not import torch.
 """
 
 from __future__ import annotations
@@ -73,3 +73,66 @@ class HeadEffect:
     layer: int | None
     head: int | None
     probability: float | None
+
+
+# Of attnlab.inside.trace
+
+Numbers = list[float]  # a vector
+
+
+@dataclass(frozen=True)
+class Point:
+    """The residual stream at one place, and what the model would predict if it ended there (the logit lens)."""
+
+    after: str
+    values: Numbers
+    guesses: list[tuple[str, float]]
+    final: float  # probability of the token that the whole model predicts
+
+
+@dataclass(frozen=True)
+class HeadTrace:
+    """One head at the followed token; `rows` are the tokens whose keys and values are kept, by position.
+
+    Products are query·key / √width. What a mechanism does not have is empty.
+    """
+
+    weights: Numbers
+    rows: list[int]
+    products: Numbers
+    query: Numbers
+    keys: list[Numbers]
+    values: list[Numbers]
+    output: Numbers
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """One layer; `softmax` and `averages` say whether weights and outputs of its heads are just that, as measured."""
+
+    mechanism: str
+    kind: Literal["pattern", "influence", "state"]
+    heads: list[HeadTrace]
+    softmax: bool
+    averages: bool
+    attention: Numbers
+    hidden: Numbers  # of the MLP, after the activation
+    mlp: Numbers
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All steps from a text to the prediction after one of its tokens; the text is the `given` tokens and what was written.
+
+    The points are after the embedding, and in every layer after attention and, if there is one, after the MLP.
+    """
+
+    tokens: list[str]
+    ids: list[int]
+    given: int
+    token: int  # the position that is followed
+    embeddings: list[Numbers]  # of the last tokens up to the followed one
+    position: Numbers  # what is added for the position, if anything
+    points: list[Point]
+    layers: list[LayerTrace]
+    scores: Numbers  # logits of the last point's guesses
