@@ -20,7 +20,7 @@ from attnlab.store.runs import EXAMPLE, Run
 from attnlab.trust import Oracle
 
 PEOPLE = "people:200"
-SETTINGS = "--preset quick --model.n_embd 64 --model.vocab_size 500 --train.epochs 60 --task.options.views 2"
+SETTINGS = "--preset quick --model.n_embd 64 --model.vocab_size 500 --train.epochs 70 --task.options.views 3"
 MOST = 1_000_000  # bytes
 KEPT = ("config.json", "result.json", "calibration.json", "model/")  # not: every step of training, and the machine
 

@@ -75,16 +75,17 @@ def test_products_make_the_weights_which_average_the_values_into_the_output(lett
     steps = trace(model_of("gqa"), letters, TEXT, token=3)
     for layer in steps.layers:
         assert (layer.kind, layer.softmax, layer.averages) == ("pattern", True, True)
-        for head in layer.heads:
-            assert head.rows == [0, 1, 2, 3]
-            assert len(head.weights) == len(steps.tokens)
-            assert sum(head.weights) == pytest.approx(1, abs=1e-4)
-            keys = torch.tensor(head.keys)
-            products = keys @ torch.tensor(head.query) / keys.shape[1] ** 0.5
-            assert products.tolist() == pytest.approx(head.products, abs=1e-3)
-            assert products.softmax(0).tolist() == pytest.approx(head.weights[:4], abs=1e-3)
-            output = torch.tensor(head.weights[:4]) @ torch.tensor(head.values)
-            assert output.tolist() == pytest.approx(head.output, abs=1e-3)
+        assert len(layer.weights) == 2
+        for head, weights in enumerate(layer.weights):
+            assert layer.rows[head] == [0, 1, 2, 3]
+            assert len(weights) == len(steps.tokens)
+            assert sum(weights) == pytest.approx(1, abs=1e-4)
+            keys = torch.tensor(layer.keys[head])
+            products = keys @ torch.tensor(layer.queries[head]) / keys.shape[1] ** 0.5
+            assert products.tolist() == pytest.approx(layer.products[head], abs=1e-3)
+            assert products.softmax(0).tolist() == pytest.approx(weights[:4], abs=1e-3)
+            output = torch.tensor(weights[:4]) @ torch.tensor(layer.values[head])
+            assert output.tolist() == pytest.approx(layer.outputs[head], abs=1e-3)
 
 
 def test_other_mechanisms_show_the_weights_that_they_use_and_say_what_differs(letters: Tokenizer) -> None:
@@ -95,14 +96,14 @@ def test_other_mechanisms_show_the_weights_that_they_use_and_say_what_differs(le
     with torch.no_grad(), capture(model, "hook_pattern") as seen:
         model(torch.tensor([steps.ids]))
     used = seen["blocks.1.attn.hook_pattern"][0, 1, 4]
-    assert steps.layers[1].heads[1].weights == pytest.approx(used.tolist(), abs=1e-4)
+    assert steps.layers[1].weights[1] == pytest.approx(used.tolist(), abs=1e-4)
     alibi = trace(model_of("alibi", positions="none"), letters, TEXT).layers[0]
     assert (alibi.softmax, alibi.averages) == (False, True)
     model.blocks[0].attn.hook_pattern = Unread()
     steps = trace(model, letters, TEXT)
-    assert (steps.layers[0].kind, len(steps.layers[0].heads)) == ("influence", 1)
-    assert not steps.layers[0].heads[0].keys
-    assert sum(steps.layers[0].heads[0].weights) == pytest.approx(1, abs=1e-3)
+    assert (steps.layers[0].kind, len(steps.layers[0].weights)) == ("influence", 1)
+    assert not any(steps.layers[0].keys[0])
+    assert sum(steps.layers[0].weights[0]) == pytest.approx(1, abs=1e-3)
     assert steps.layers[1].kind == "pattern"
 
 
@@ -110,8 +111,8 @@ def test_with_changes_all_is_as_the_changed_model_computes_it(letters: Tokenizer
     model = model_of()
     before, after = (trace(model, letters, TEXT, changes=changes) for changes in ((), [OFF]))
     assert after.layers[0] == before.layers[0]
-    assert not any(after.layers[1].heads[1].output)
-    assert after.layers[1].heads[0] == before.layers[1].heads[0]
+    assert not any(after.layers[1].outputs[1])
+    assert after.layers[1].outputs[0] == before.layers[1].outputs[0]
     assert after.points[3] != before.points[3]
 
     def without(z: torch.Tensor) -> torch.Tensor:
@@ -126,9 +127,10 @@ def test_with_changes_all_is_as_the_changed_model_computes_it(letters: Tokenizer
 
 def test_only_the_strongest_tokens_of_a_long_text_are_kept(letters: Tokenizer) -> None:
     model = model_of(block_size=64)
-    head = trace(model, letters, "abcdefghij" * 4, limit=1).layers[0].heads[0]
-    assert len(head.rows) == len(head.keys) == len(head.values) == 24
-    assert head.rows == sorted(head.rows)
-    assert min(head.weights[row] for row in head.rows) >= sorted(head.weights[:40])[16]
+    layer = trace(model, letters, "abcdefghij" * 4, limit=1).layers[0]
+    rows, weights = layer.rows[1], layer.weights[1]
+    assert len(rows) == len(layer.keys[1]) == len(layer.values[1]) == 24
+    assert rows == sorted(rows)
+    assert min(weights[row] for row in rows) >= sorted(weights[:40])[16]
     with pytest.raises(UserError, match="there is no token 99"):
         trace(model, letters, TEXT, token=98)

@@ -79,14 +79,14 @@ def test_the_steps_show_the_numbers_of_the_model(page: Any, asked: Served, ask_r
     step_to(page, "Layer 2, head 1: query and keys")
     assert page.locator(".choose button[aria-pressed=true]").count() == 1
     page.get_by_role("group", name="Heads of this layer").get_by_role("button", name="Head 2").click()
-    head = steps.layers[1].heads[1]
+    layer = steps.layers[1]
     scores = page.locator(".compared-tokens tbody:last-of-type td.number").all_inner_texts()
-    assert scores == [f"{product:.2f}".replace("-", "−") for product in head.products]
+    assert scores == [f"{product:.2f}".replace("-", "−") for product in layer.products[1]]
     assert "head=2" in page.url
     step_to(page, "scores to weights")
     weights = page.locator(".compared-tokens tbody td.weight").all_inner_texts()
     assert [float(text.strip(" %")) for text in weights] == pytest.approx(
-        [100 * x for x in head.weights[: steps.token + 1]], abs=0.06
+        [100 * x for x in layer.weights[1][: steps.token + 1]], abs=0.06
     )
     row = page.locator(".compared-tokens tbody tr").nth(5)
     row.hover()
@@ -119,7 +119,7 @@ def test_it_plays_follows_another_token_and_a_link_restores_the_step(page: Any, 
     assert page.evaluate("document.activeElement.textContent").startswith("MLP 2")
     page.get_by_role("button", name="Layer 1, head 2", exact=True).click()  # among the maps below
     assert page.locator(".panel h3").inner_text() == "Layer 1: The MLP joins the stream"
-    page.get_by_role("combobox", name="Follow").select_option("2")
+    page.get_by_role("combobox", name="Follow").select_option("1")
     page.get_by_role("button", name="Prediction").click()
     page.locator(".logits caption", has_text="after “was”").wait_for(timeout=WAIT)
     assert page.locator(".words [aria-pressed=true]").inner_text() == "was"  # in the text below too

@@ -77,62 +77,52 @@ class HeadEffect:
 
 # Of attnlab.inside.trace
 
-Numbers = list[float]  # a vector
+Vector = list[float]
 
 
 @dataclass(frozen=True)
 class Point:
-    """The residual stream at one place, and what the model would predict if it ended there (the logit lens)."""
+    """The residual stream at a tap, and what the model would predict if it ended there (the logit lens)."""
 
-    after: str
-    values: Numbers
+    tap: str
+    values: Vector
     guesses: list[tuple[str, float]]
     final: float  # probability of the token that the whole model predicts
 
 
 @dataclass(frozen=True)
-class HeadTrace:
-    """One head at the followed token; `rows` are the tokens whose keys and values are kept, by position.
-
-    Products are query·key / √width. What a mechanism does not have is empty.
-    """
-
-    weights: Numbers
-    rows: list[int]
-    products: Numbers
-    query: Numbers
-    keys: list[Numbers]
-    values: list[Numbers]
-    output: Numbers
-
-
-@dataclass(frozen=True)
 class LayerTrace:
-    """One layer; `softmax` and `averages` say whether weights and outputs of its heads are just that, as measured."""
+    """One layer at the followed token, by head; what a mechanism does not have is empty.
+
+    Keys and values are those of the tokens in `rows`, which have the largest weights. Products are query·key / √width.
+    """
 
     mechanism: str
     kind: Literal["pattern", "influence", "state"]
-    heads: list[HeadTrace]
-    softmax: bool
-    averages: bool
-    attention: Numbers
-    hidden: Numbers  # of the MLP, after the activation
-    mlp: Numbers
+    weights: list[Vector]
+    products: list[Vector]
+    queries: list[Vector]
+    rows: list[list[int]]
+    keys: list[list[Vector]]
+    values: list[list[Vector]]
+    outputs: list[Vector]
+    softmax: bool  # whether the weights are the softmax of the products
+    averages: bool  # whether the outputs are the averages of the values by the weights
+    attention: Vector
+    hidden: Vector
+    mlp: Vector
 
 
 @dataclass(frozen=True)
 class Trace:
-    """All steps from a text to the prediction after one of its tokens; the text is the `given` tokens and what was written.
-
-    The points are after the embedding, and in every layer after attention and, if there is one, after the MLP.
-    """
+    """All steps from a text, of which the first tokens were `given`, to the prediction after the followed `token`."""
 
     tokens: list[str]
     ids: list[int]
     given: int
-    token: int  # the position that is followed
-    embeddings: list[Numbers]  # of the last tokens up to the followed one
-    position: Numbers  # what is added for the position, if anything
-    points: list[Point]
+    token: int
+    embeddings: list[Vector]  # of the last tokens up to the followed one
+    position: Vector  # what is added for the position, if anything
+    points: list[Point]  # after the embedding, and in every layer after attention and, if there is one, after the MLP
     layers: list[LayerTrace]
-    scores: Numbers  # logits of the last point's guesses
+    scores: Vector  # logits of the last point's guesses

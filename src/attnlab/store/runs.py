@@ -34,7 +34,9 @@ from attnlab.machine import environment
 from attnlab.store import folders, records
 
 FORMAT = 1  # version of run, model and checkpoint folders
-EXAMPLE = Path(__file__).parents[1] / "example"  # a run that comes with attnlab, known by this name; tools/make_example.py
+EXAMPLE = (
+    Path(__file__).parents[1] / "example"
+)  # a run that comes with attnlab, known by this name; tools/make_example.py
 _KEPT_CHECKPOINTS = 2
 _RESTORE = ": restore it from a copy; or, to train from the beginning, remove it together with the folder checkpoints"
 

@@ -2,13 +2,13 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { cellsOf, length, number, partsOf, stationsOf, stepsOf, TERMS, titleOf, wordsOf } from "../../../src/attnlab/serve/static/views/ask/steps.js";
 
-const head = { weights: [0.75, 0.25], rows: [0, 1], products: [1, 0], query: [1], keys: [[1], [0]], values: [[2], [4]], output: [2.5] };
-const bare = { ...head, products: [], keys: [], values: [], query: [] };
-const layer = { mechanism: "dot", kind: "pattern", heads: [head, head], softmax: true, averages: true, attention: [1], hidden: [1, -1, 0], mlp: [2] };
+const bare = { weights: [[0.75, 0.25]], products: [[]], queries: [[]], rows: [[0, 1]], keys: [[[], []]], values: [[[], []]], outputs: [[]] };
+const heads = { ...bare, products: [[1, 0]], queries: [[1]], keys: [[[1], [0]]], values: [[[2], [4]]], outputs: [[2.5]] };
+const layer = { mechanism: "dot", kind: "pattern", ...heads, softmax: true, averages: true, attention: [1], hidden: [1, -1, 0], mlp: [2] };
 const point = { tap: "", values: [1], guesses: /** @type {[string, number][]} */ ([["x", 0.5]]), final: 0.5 };
 const trace = {
   tokens: ["a", "⁇", "x"], ids: [1, 2, 3], given: 2, token: 1, embeddings: [[1]], position: [], points: [point, point, point, point], scores: [1],
-  layers: [layer, { ...layer, mechanism: "f.py:Mine", kind: "influence", heads: [bare], mlp: [], softmax: false, averages: false }],
+  layers: [layer, { ...layer, mechanism: "f.py:Mine", kind: "influence", ...bare, mlp: [], softmax: false, averages: false }],
 };
 
 test("every part of every layer is a step that knows the point of the stream that it leads to", () => {
@@ -16,7 +16,7 @@ test("every part of every layer is a step that knows the point of the stream tha
     ["tokens", -1, 0], ["embedding", -1, 0], ["keys", 0, 0], ["weights", 0, 0], ["values", 0, 0], ["attention", 0, 1], ["mlp", 0, 2],
     ["influence", 1, 2], ["attention", 1, 3], ["prediction", -1, 3],
   ]);
-  const opaque = { ...trace, layers: [{ ...layer, heads: [bare] }] };
+  const opaque = { ...trace, layers: [{ ...layer, ...bare }] };
   assert.deepEqual(stepsOf(opaque).map(({ kind }) => kind), ["tokens", "embedding", "weights", "attention", "mlp", "prediction"]);
 });
 

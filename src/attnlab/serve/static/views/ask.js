@@ -224,8 +224,7 @@ export const mount = async (root, _, left) => {
 
   // Asking
 
-  /** @param {boolean} [bold]  whether the risk becomes the smallest at which there is an answer */
-  const ask = async (bold = false) => {
+  const ask = async () => {
     work.abort();
     work = new AbortController();
     const { signal } = work;
@@ -261,7 +260,6 @@ export const mount = async (root, _, left) => {
           plain.hidden = state.mode === "ask" || !said;
           plain.replaceChildren("It writes: ", h("strong", {}, said));
         } else if (line?.kind === "answer") {
-          if (bold) state.risk = line.risks.find((/** @type {any} */ one) => !one.abstains)?.risk ?? state.risk;
           verdict.replaceChildren(verdictView(line, said, state.risk, (risk) => {
             state.risk = risk;
             remember();
@@ -342,7 +340,7 @@ export const mount = async (root, _, left) => {
     // The example shows what there is to see: a question is asked, and the head that the answer needs most is selected.
     const untouched = !another && known.some((run) => run.example && run.name === name) && !location.search.includes("q=");
     if (untouched) [text.value] = [state.text] = about.questions;
-    if (state.text.trim()) await ask(untouched);
+    if (state.text.trim()) await ask();
     if (untouched && look && !work.signal.aborted) interventions.eachHead();
   };
 

@@ -7,7 +7,6 @@ import { shown } from "./weights.js";
 
 /** @typedef {import("./steps.js").Trace} Trace */
 /** @typedef {import("./steps.js").Step} Step */
-/** @typedef {import("./steps.js").Head} Head */
 /** @typedef {import("./state.js").State} State */
 /** @typedef {{ run: string, text: string, mode: string }} Asked */
 
@@ -79,7 +78,14 @@ export const madeView = (state, act) => {
   };
 
   /** The head that is shown, from 1: the chosen one, if the layer has it. @param {Step} step */
-  const headOf = ({ layer }) => Math.max(1, Math.min(state.head, trace?.layers[layer]?.heads.length ?? 1));
+  const headOf = ({ layer }) => Math.max(1, Math.min(state.head, trace?.layers[layer]?.weights.length ?? 1));
+
+  /** What that head computes. @param {Step} step */
+  const headIn = (step) => {
+    const { weights, products, queries, rows, keys, values, outputs } = /** @type {Trace} */ (trace).layers[step.layer];
+    const at = headOf(step) - 1;
+    return { weights: weights[at], products: products[at], query: queries[at], rows: rows[at], keys: keys[at], values: values[at], output: outputs[at] };
+  };
 
   // Parts of the panel
 
@@ -120,10 +126,10 @@ export const madeView = (state, act) => {
   /** What heads look at most, to choose one. @param {Step} step */
   const heads = (step) => {
     const made = /** @type {Trace} */ (trace);
-    return h("div", { class: "choose", role: "group", "aria-label": "Heads of this layer" }, made.layers[step.layer].heads.map((head, place) => {
-      const best = head.weights.reduce((most, weight, token) => (Math.abs(weight) > Math.abs(head.weights[most]) ? token : most), 0);
+    return h("div", { class: "choose", role: "group", "aria-label": "Heads of this layer" }, made.layers[step.layer].weights.map((weights, place) => {
+      const best = weights.reduce((most, weight, token) => (Math.abs(weight) > Math.abs(weights[most]) ? token : most), 0);
       return h("button", { type: "button", "aria-pressed": String(place + 1 === headOf(step)), onclick: () => { state.head = place + 1; act.changed(); } },
-        `Head ${place + 1}`, h("span", {}, `“${shown(made.tokens[best])}” ${weightInWords(head.weights[best], 0)}`));
+        `Head ${place + 1}`, h("span", {}, `“${shown(made.tokens[best])}” ${weightInWords(weights[best], 0)}`));
     }), act.canSwitchOff(step.layer) && switchOff(step));
   };
 
@@ -134,10 +140,11 @@ export const madeView = (state, act) => {
     return h("button", { type: "button", class: "off", onclick: () => act.toggle(change) }, `Switch ${off ? "on" : "off"} head ${headOf(step)}`);
   };
 
-  /** One row per token: key, score, weight and value, as far as a step has come. @param {Step} step @param {Head} head */
-  const comparison = (step, head) => {
+  /** One row per token: key, score, weight and value, as far as a step has come. @param {Step} step */
+  const comparison = (step) => {
     const { kind, layer } = step;
     const made = /** @type {Trace} */ (trace);
+    const head = headIn(step);
     const scored = head.products.length > 0;
     const peak = (/** @type {number[][]} */ rows) => Math.max(...rows.flat().map(Math.abs), 1e-9);
     const most = Math.max(...head.weights.map(Math.abs), 1e-9);
@@ -191,8 +198,8 @@ export const madeView = (state, act) => {
       return [vectors(rows), lens(step), numbers("Stream after", made.points[point].values)];
     }
     if (kind === "prediction") return prediction(made);
-    const head = layer.heads[headOf(step) - 1];
-    return [words(head.weights), kind !== "influence" && heads(step), comparison(step, head), kind === "keys" && numbers("Query", head.query), kind === "values" && numbers("Output", head.output)];
+    const head = headIn(step);
+    return [words(head.weights), kind !== "influence" && heads(step), comparison(step), kind === "keys" && numbers("Query", head.query), kind === "values" && numbers("Output", head.output)];
   };
 
   /** @param {Trace} made */

@@ -4,16 +4,22 @@ import { shown } from "./weights.js";
 
 /** @typedef {{ tap: string, values: number[], guesses: [string, number][], final: number }} Point */
 /**
- * @typedef {object} Head  of one layer, at the token that is followed
- * @property {number[]} weights  of all tokens
- * @property {number[]} rows  the tokens whose keys and values are sent
- * @property {number[]} products  of the query with every key up to the token; empty where a mechanism compares them otherwise
- * @property {number[]} query
- * @property {number[][]} keys
- * @property {number[][]} values
- * @property {number[]} output
+ * @typedef {object} Layer  at the token that is followed, by head; what a mechanism does not have is empty
+ * @property {string} mechanism
+ * @property {string} kind
+ * @property {number[][]} weights  of all tokens
+ * @property {number[][]} products  of the query with every key up to the token
+ * @property {number[][]} queries
+ * @property {number[][]} rows  the tokens whose keys and values are sent
+ * @property {number[][][]} keys
+ * @property {number[][][]} values
+ * @property {number[][]} outputs
+ * @property {boolean} softmax
+ * @property {boolean} averages
+ * @property {number[]} attention
+ * @property {number[]} hidden
+ * @property {number[]} mlp
  */
-/** @typedef {{ mechanism: string, kind: string, heads: Head[], softmax: boolean, averages: boolean, attention: number[], hidden: number[], mlp: number[] }} Layer */
 /**
  * @typedef {object} Trace
  * @property {string[]} tokens
@@ -52,8 +58,7 @@ const NAMES = { tokens: "Tokens", embedding: "Embedding", keys: "query and keys"
 export const stepsOf = (trace) => {
   let point = 0;
   const steps = trace.layers.flatMap((layer, number) => {
-    const [head] = layer.heads;
-    const seen = layer.kind === "influence" ? ["influence"] : [...(head.keys.length ? ["keys"] : []), "weights", ...(head.values.length ? ["values"] : [])];
+    const seen = layer.kind === "influence" ? ["influence"] : [...(layer.keys[0][0]?.length ? ["keys"] : []), "weights", ...(layer.values[0][0]?.length ? ["values"] : [])];
     const parts = [...seen.map((kind) => ({ kind, layer: number, point })), { kind: "attention", layer: number, point: ++point }];
     return layer.mlp.length ? [...parts, { kind: "mlp", layer: number, point: ++point }] : parts;
   });
@@ -100,17 +105,17 @@ export const wordsOf = (trace, { kind, layer: number_ }, changed) => {
     case "embedding":
       return `Each token becomes a vector of ${trace.points[0].values.length} numbers, its *embedding*. ${trace.position.length ? "A vector for its position is added." : "Nothing is added for its position: attention takes the order into account."} It is the start of the *residual stream*.`;
     case "keys":
-      return `From the stream, ${token} makes a *query*, and every token up to it a *key*. ${layer.heads[0].products.length ? "The better the two match, the higher the *score*." : `“${name}” compares them in its own way, so there is no *score* to show.`}`;
+      return `From the stream, ${token} makes a *query*, and every token up to it a *key*. ${layer.products[0].length ? "The better the two match, the higher the *score*." : `“${name}” compares them in its own way, so there is no *score* to show.`}`;
     case "weights":
       return layer.softmax
         ? "*softmax* turns the scores into weights: a lead of 1 in *score* is a factor of 2.7 in *weight*. They sum to 100 %."
-        : `“${name}” makes the *weight* of every token in its own way${layer.heads[0].products.length ? ", not by *softmax* of these scores alone" : ""}; the numbers are those that it used.`;
+        : `“${name}” makes the *weight* of every token in its own way${layer.products[0].length ? ", not by *softmax* of these scores alone" : ""}; the numbers are those that it used.`;
     case "values":
       return `Every token’s *value* counts with its *weight*. ${layer.averages ? "Their sum is what the head passes on." : changed ? "What the head passes on was changed." : `“${name}” then normalises or gates the sum before the head passes it on.`}`;
     case "influence":
       return `“${name}” has no weights over tokens. Its *influence* is shown instead: how strongly its output at ${token} changes with each token, as shares.`;
     case "attention":
-      return `The outputs of all ${layer.heads.length > 1 ? `${layer.heads.length} heads` : "heads"} go through one linear map and are added to the *residual stream*. With the *logit lens* we see what the model would predict if it ended here.`;
+      return `The outputs of all ${layer.weights.length > 1 ? `${layer.weights.length} heads` : "heads"} go through one linear map and are added to the *residual stream*. With the *logit lens* we see what the model would predict if it ended here.`;
     case "mlp":
       return `The *MLP* reads the stream of ${token} alone and adds to it. ${layer.hidden.length.toLocaleString("en")} hidden units, of which ${layer.hidden.filter((unit) => unit > 0).length.toLocaleString("en")} are above zero.`;
     default:
