@@ -129,7 +129,7 @@ def test_it_plays_follows_another_token_and_a_link_restores_the_step(page: Any, 
 
 def test_terms_are_explained_on_hover_and_by_keyboard(page: Any, asked: Served) -> None:
     open_steps(page, asked, run="recall-1", q=QUESTION, step="2")
-    meaning = page.locator(".meaning", has_text="what it looks for")
+    meaning = page.locator(".defined", has_text="what it looks for")
     assert meaning.is_hidden()
     page.get_by_role("button", name="query", exact=True).hover()
     assert meaning.is_visible()

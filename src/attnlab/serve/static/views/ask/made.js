@@ -16,9 +16,9 @@ const RAISED = "e^(score − largest)";
 /** @param {number} value @param {number} [digits] */
 const fixed = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
 
-/** A term whose meaning is shown on hover, on focus and by a tap. @param {string} name */
+/** A term that is explained on hover, on focus and by a tap. @param {string} name */
 const term = (name) => {
-  const tip = h("span", { role: "tooltip", class: "meaning", id: `meaning-${name.replaceAll(" ", "-")}` }, TERMS[name]);
+  const tip = h("span", { role: "tooltip", class: "defined", id: `defined-${name.replaceAll(" ", "-")}` }, TERMS[name]);
   return h("span", { class: "term", onkeydown: (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && /** @type {HTMLElement} */ (event.target).blur() },
     h("button", { type: "button", "aria-describedby": tip.id }, name), tip);
 };
