@@ -1,4 +1,4 @@
-"""The run that comes with attnlab: small, complete, held-out questions answered as its calibration says, and never written to."""
+"""The run that comes with attnlab: small and complete, answers held-out questions as calibrated, and is never written to."""
 
 from __future__ import annotations
 

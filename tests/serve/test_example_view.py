@@ -62,9 +62,11 @@ def test_the_first_visit_shows_an_answer_its_head_and_an_ablation(page: Any, emp
     heads = len(shares) // page.locator(".each-head tbody tr").count()
     assert f"layer {worst // heads + 1}, head {worst % heads + 1}" in page.locator(".needed").inner_text()
     assert page.locator(".chosen h3").inner_text() == f"Layer {worst // heads + 1}, head {worst % heads + 1}"
+    assert page.locator(".needed button").inner_text().startswith("Switch off")
     page.locator(".needed button").click()
     page.locator(".compared table").wait_for(timeout=WAIT)
     assert page.locator(".changes li").count() == 1
+    assert page.locator(".needed button").inner_text().startswith("Switch on")
     page.locator(".panel .quiet", has_text="As the changed model computes it").wait_for(timeout=WAIT)
     page.goto(page.url)  # a link to it asks nothing of its own
     page.locator(".compared table").wait_for(timeout=WAIT)

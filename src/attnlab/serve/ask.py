@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from attnlab.trust.asking import Considered, Neighbour, Oracle
 
 RISKS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
-EXAMPLE_QUESTION = "Where was Anthony Rizzo born?"  # one that the example run was not trained on
+EXAMPLE_QUESTION = "Where was Jimmy Collins born?"  # one that the example run was not trained on
 MOST_SHOWN = 256  # tokens of a text whose attention is sent
 _LONG = 300.0  # seconds: a large model, its corpus, or influences of many layers
 _SAMPLING = 600.0  # seconds: up to six runs with ten texts each

@@ -171,6 +171,7 @@ export const mount = async (root, _, left) => {
     off.hidden = !single;
     const word = removed.has(`${state.layer}.${headChosen()}`) ? "Switch on" : "Switch off";
     off.textContent = `${word} ${headChosen() ? `head ${headChosen()}` : "all heads"} of layer ${state.layer}`;
+    if (most) press.textContent = `${removed.has(`${most.layer + 1}.${most.head + 1}`) ? "Switch on" : "Switch off"} head ${most.head + 1} of layer ${most.layer + 1}`;
     const current = steps.findIndex((_, step) => asker(step) === state.token);
     const produced = current < 0 || steps[current].stop ? null : asker(current) + 1;
     outgoing.textContent = isInfluence(look, choice) ? "what the token depends on" : "what the token looks at";
@@ -206,6 +207,9 @@ export const mount = async (root, _, left) => {
     toggle: (change) => interventions.toggle(change),
     canSwitchOff: (layer) => about?.layers[layer].taps.includes("z"),
   });
+  /** @type {{ layer: number, head: number } | null} the head that the answer needs most, if it is known */
+  let most = null;
+  const press = h("button", { type: "button", onclick: () => most && interventions.toggle({ layer: most.layer, tap: "z", head: most.head, position: null, by: "zero", other: "" }) });
   const needed = h("p", { class: "needed", role: "status" });
   way.append(h("h2", { id: "made" }, "How this answer was made"), needed, made.element);
   const interventions = changeView({
@@ -215,8 +219,9 @@ export const mount = async (root, _, left) => {
     },
     mattersMost: (layer, head, without, original) => {
       Object.assign(state, { layer: layer + 1, head: head + 1 });
-      needed.replaceChildren("It needs ", h("strong", {}, `layer ${layer + 1}, head ${head + 1}`), ` most: without it, the probability of the answer is ${chance(without)} instead of ${chance(original)}. `,
-        h("button", { type: "button", onclick: () => interventions.toggle({ layer, tap: "z", head, position: null, by: "zero", other: "" }) }, "Switch it off, or on again"));
+      most = { layer, head };
+      needed.replaceChildren("It needs ", h("strong", {}, `layer ${layer + 1}, head ${head + 1}`), ` most: without it, the probability of the answer is ${chance(without)} instead of ${chance(original)}.`,
+        press);
       settle();
     },
   });
@@ -236,6 +241,7 @@ export const mount = async (root, _, left) => {
     let partners = [];
     [answer, way, inside, change].forEach((section) => (section.hidden = true));
     verdict.replaceChildren();
+    most = null;
     needed.replaceChildren();
     plain.hidden = true;
     fail("");

@@ -117,7 +117,7 @@ export const madeView = (state, act) => {
     const most = Math.max(...(weights ?? []).map(Math.abs), 0.3);
     return h("p", { class: "text", "aria-label": "The text" }, made.tokens.map((token, place) =>
       h("span", {
-        class: `piece${place === made.token ? " followed" : ""}${place >= made.given ? " written" : ""}${(weights?.[place] ?? 0) < 0 ? " negative" : ""}`, "data-place": place,
+        class: `part${place === made.token ? " followed" : ""}${place >= made.given ? " written" : ""}${(weights?.[place] ?? 0) < 0 ? " negative" : ""}`, "data-place": place,
         style: `--share:${(Math.abs(weights?.[place] ?? 0) / most).toFixed(3)}`, title: weights ? weightInWords(weights[place] ?? 0) : `token ${place + 1}, number ${made.ids[place]}`,
         onclick: () => { state.token = place; act.changed(); },
       }, shown(token))));
