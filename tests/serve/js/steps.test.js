@@ -40,7 +40,7 @@ test("what a step says follows from what was measured", () => {
   assert.match(wordsOf(trace, influence, false), /“Mine” has no weights/);
   const other = { ...trace, layers: [{ ...layer, mechanism: "retnet", softmax: false, averages: false }] };
   assert.match(wordsOf(other, weights, false), /“retnet” makes.*not by \*softmax\*/);
-  assert.match(wordsOf(other, values, false), /normalises or gates/);
+  assert.match(wordsOf(other, values, false), /in a way of its own/);
   assert.match(wordsOf(other, values, true), /was changed/);
   assert.equal(titleOf(keys, 2), "Layer 1, head 2: query and keys");
   assert.equal(titleOf(mlp, 2), "Layer 1: The MLP joins the stream");

@@ -111,7 +111,7 @@ export const wordsOf = (trace, { kind, layer: number_ }, changed) => {
         ? "*softmax* turns the scores into weights: a lead of 1 in *score* is a factor of 2.7 in *weight*. They sum to 100 %."
         : `“${name}” makes the *weight* of every token in its own way${layer.products[0].length ? ", not by *softmax* of these scores alone" : ""}; the numbers are those that it used.`;
     case "values":
-      return `Every token’s *value* counts with its *weight*. ${layer.averages ? "Their sum is what the head passes on." : changed ? "What the head passes on was changed." : `“${name}” then normalises or gates the sum before the head passes it on.`}`;
+      return `Every token’s *value* counts with its *weight*. ${layer.averages ? "Their sum is what the head passes on." : changed ? "What the head passes on was changed." : `“${name}” then changes the sum in a way of its own before the head passes it on.`}`;
     case "influence":
       return `“${name}” has no weights over tokens. Its *influence* is shown instead: how strongly its output at ${token} changes with each token, as shares.`;
     case "attention":
