@@ -24,6 +24,7 @@ COMMANDS = [
     ("params mingpt", "3,323,392"),
     ("design select --keys 1,0;0,1;1,1 --values 1,0;0,1;5,5 --index 2 --tolerance 0.01", "query"),
     ("corpus find Hank_Aaron --corpus people", "Mobile"),
+    ("ask example Where_was_Jimmy_Collins_born?", "recalled and supported"),
 ]
 
 

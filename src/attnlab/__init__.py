@@ -18,6 +18,7 @@ _NAMES = {  # by module
     "inside.taps": "capture patch influence",
     "inside.ablation": "ablate ablate_heads",
     "inside.contributions": "head_contributions",
+    "inside.trace": "trace",
     "inside": "Intervention",
     "lm.model": "LanguageModel load_model",
     "lm.flops": "flops_per_token",

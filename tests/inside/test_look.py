@@ -345,7 +345,7 @@ def test_look_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_guides_python_runs(here: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/looking.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     world: dict[str, Any] = {"x": torch.randn(5, 32)}
     for block in blocks:
         exec(compile(block, "docs/looking.md", "exec"), world)

@@ -53,7 +53,11 @@ def test_every_tap_has_the_shape_that_its_name_promises(model: LanguageModel) ->
         model(IDS)
     stream, by_head = (BATCH, TOKENS, WIDTH), (BATCH, TOKENS, HEADS, WIDTH // HEADS)
     block = dict.fromkeys(("hook_resid_pre", "hook_attn_out", "hook_resid_mid", "hook_mlp_out"), stream)
-    block |= {"hook_resid_post": stream, "attn.hook_pattern": (BATCH, HEADS, TOKENS, TOKENS)}
+    block |= {
+        "hook_resid_post": stream,
+        "mlp.hook_post": (BATCH, TOKENS, 4 * WIDTH),
+        "attn.hook_pattern": (BATCH, HEADS, TOKENS, TOKENS),
+    }
     block |= dict.fromkeys((f"attn.hook_{name}" for name in "qkvz"), by_head)
     expected = dict.fromkeys(("hook_embed", "hook_pos_embed", "hook_final"), stream)
     expected |= {f"blocks.{layer}.{name}": shape for layer in range(2) for name, shape in block.items()}
@@ -88,7 +92,7 @@ def test_behind_the_last_attention_only_wanted_tokens_pass(model: LanguageModel)
         model.hidden(IDS, wanted=wanted)
     with capture(model) as all_tokens:
         model.hidden(IDS)
-    behind = {"blocks.1.hook_mlp_out", "blocks.1.hook_resid_post", "hook_final"}
+    behind = {"blocks.1.mlp.hook_post", "blocks.1.hook_mlp_out", "blocks.1.hook_resid_post", "hook_final"}
     for name, value in few.items():
         whole = all_tokens[name]
         assert torch.allclose(value, whole[wanted] if name in behind else whole, atol=1e-4)
@@ -133,7 +137,7 @@ def test_nothing_stays_behind(model: LanguageModel) -> None:
 
 def test_a_capture_that_caught_nothing_raises(model: LanguageModel) -> None:
     with (
-        pytest.raises(RuntimeError, match="nothing passed blocks.0.attn.hook_q and 22 more: run the plain"),
+        pytest.raises(RuntimeError, match="nothing passed blocks.0.attn.hook_q and 24 more: run the plain"),
         capture(model),
     ):
         pass

@@ -66,8 +66,10 @@ def test_runs_with_a_model_are_listed_and_a_study_stands_for_its_fine_tuned_mode
     with asked.client() as client:
         found = {one["name"]: one for one in client.get("/api/ask/runs").json()["runs"]}
         newest = [one["path"] for one in client.get("/api/runs").json()["entries"]]
-    assert [name for name in found if "/" not in name or name == MARKUP] == newest
+    assert [name for name in found if "/" not in name or name == MARKUP] == [*newest, "example"]
+    assert [name for name, one in found.items() if one["example"]] == ["example"]
     assert set(found) == {
+        "example",
         "recall-1",
         "recall-1/pretrain",
         "recall-1/no-pretraining",
@@ -81,9 +83,11 @@ def test_runs_with_a_model_are_listed_and_a_study_stands_for_its_fine_tuned_mode
     assert [name for name, one in found.items() if one["code"]] == ["mean-1"]
 
 
-def test_a_folder_without_runs_has_none(tmp_path: Path) -> None:
+def test_a_folder_without_runs_has_the_example(tmp_path: Path) -> None:
     with serving(Options(tmp_path / "none")) as served, served.client() as client:
-        assert client.get("/api/ask/runs").json() == {"root": str(tmp_path / "none"), "runs": []}
+        found = client.get("/api/ask/runs").json()
+    assert found["root"] == str(tmp_path / "none")
+    assert [run["name"] for run in found["runs"]] == ["example"]
 
 
 def test_an_opened_run_says_what_it_is(asked: Served) -> None:

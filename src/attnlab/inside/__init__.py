@@ -1,7 +1,7 @@
 """Looking into a trained model: taps, attention patterns, scores of heads, and changes of activations.
 
-The functions are in the modules. Here are the records of attnlab.inside.ablation: what can be changed, and what comes of it.
-The page's server reads and writes them, so this file must not import torch.
+The functions are in the modules. Here are the records of attnlab.inside.ablation (what can be changed, and what comes of it)
+and of attnlab.inside.trace. The page's server reads and writes them, so this file must not import torch.
 """
 
 from __future__ import annotations
@@ -73,3 +73,56 @@ class HeadEffect:
     layer: int | None
     head: int | None
     probability: float | None
+
+
+# Of attnlab.inside.trace
+
+Vector = list[float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """The residual stream at a tap, and what the model would predict if it ended there (the logit lens)."""
+
+    tap: str
+    values: Vector
+    guesses: list[tuple[str, float]]
+    final: float  # probability of the token that the whole model predicts
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """One layer at the followed token, by head; what a mechanism does not have is empty.
+
+    Keys and values are those of the tokens in `rows`, which have the largest weights. Products are query·key / √width.
+    """
+
+    mechanism: str
+    kind: Literal["pattern", "influence", "state"]
+    weights: list[Vector]
+    products: list[Vector]
+    queries: list[Vector]
+    rows: list[list[int]]
+    keys: list[list[Vector]]
+    values: list[list[Vector]]
+    outputs: list[Vector]
+    softmax: bool  # whether the weights are the softmax of the products
+    averages: bool  # whether the outputs are the averages of the values by the weights
+    attention: Vector
+    hidden: Vector
+    mlp: Vector
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All steps from a text, of which the first tokens were `given`, to the prediction after the followed `token`."""
+
+    tokens: list[str]
+    ids: list[int]
+    given: int
+    token: int
+    embeddings: list[Vector]  # of the last tokens up to the followed one
+    position: Vector  # what is added for the position, if anything
+    points: list[Point]  # after the embedding, and in every layer after attention and, if there is one, after the MLP
+    layers: list[LayerTrace]
+    scores: Vector  # logits of the last point's guesses

@@ -51,7 +51,7 @@ def ablate(
     A `question` is asked as in training, and complete answers are compared: the given `answers`, or those that a beam search
     finds. Otherwise the text is continued, and next tokens are compared.
     """
-    subject = _Subject(model, tokenizer, text, question, answers)
+    subject = Subject(model, tokenizer, text, question, answers)
     before, written_before = subject.respond([])
     after, written_after = subject.respond(subject.changes(changes))
     answer, then = next(iter(before)), next(iter(after))
@@ -76,7 +76,7 @@ def ablate_heads(
     answers: AnswerTrie | Sequence[str] | None = None,
 ) -> Iterator[HeadEffect]:
     """Yield the probability of the model's own answer, first unchanged, then with each head switched off in turn."""
-    subject = _Subject(model, tokenizer, text, question, answers)
+    subject = Subject(model, tokenizer, text, question, answers)
     best = next(iter(subject.chances()))
     yield HeadEffect(None, None, subject.chance_of(best, []))
     for layer in range(model.config.n_layer):
@@ -135,7 +135,7 @@ def _finite(chance: float) -> float:
     return chance
 
 
-class _Subject:
+class Subject:
     """A model and the text that it reads."""
 
     def __init__(
@@ -185,7 +185,8 @@ class _Subject:
         return seen[name][0]
 
     @contextmanager
-    def _changed(self, changes: Sequence[tuple[str, Change]]) -> Iterator[None]:
+    def changed(self, changes: Sequence[tuple[str, Change]]) -> Iterator[None]:
+        """The model with some changes, in `eval` mode."""
         with ExitStack() as stack, eval_mode(self.model):
             for name, change in changes:
                 stack.enter_context(patch(self.model, {name: change}))
@@ -194,10 +195,14 @@ class _Subject:
     def respond(self, changes: Sequence[tuple[str, Change]]) -> tuple[dict[str, float], str]:
         """The probabilities of what the model may say with some changes, and what it writes."""
         limit = self.model.config.block_size if self.question else _WRITTEN
-        with self._changed(changes):
-            ids = torch.tensor([self.ids])
-            [written] = generate(self.model, ids, limit, self.tokenizer.stops, use_cache=False)
-            return self.chances(), self.tokenizer.decode(written).strip()
+        with self.changed(changes):
+            return self.chances(), self.tokenizer.decode(self.written(limit)).strip()
+
+    def written(self, limit: int) -> list[int]:
+        """The tokens that the model writes after the text, up to `limit`."""
+        ids = torch.tensor([self.ids])
+        [written] = generate(self.model, ids, limit, self.tokenizer.stops, use_cache=False)
+        return written
 
     def chances(self) -> dict[str, float]:
         """The probabilities of answers or next tokens, the likeliest first."""
@@ -207,7 +212,7 @@ class _Subject:
 
     def chance_of(self, answer: str, changes: Sequence[tuple[str, Change]]) -> float:
         """The probability of one answer or next token with some changes."""
-        with self._changed(changes):
+        with self.changed(changes):
             if not self.question:
                 return self._next_tokens()[answer]
             trie = AnswerTrie(self.tokenizer, [answer])

@@ -201,8 +201,8 @@ def look_at(model: LanguageModel, tokenizer: Tokenizer, ids: Sequence[int], text
     return View(
         text=text,
         tokens=tuple(tokenizer.piece(token) for token in ids),
-        layers=tuple(_layer_of(model, number, seen) for number in range(model.config.n_layer)),
-        next=_guesses(chances[-1], tokenizer, top),
+        layers=tuple(layer_of(model, number, seen) for number in range(model.config.n_layer)),
+        next=guesses_of(chances[-1], tokenizer, top),
         read=_readings(chances, ids, tokenizer),
         states=tuple(
             Layer(tap, model.config.mechanisms[number % len(model.config.mechanisms)], "state", seen[tap][0])
@@ -265,7 +265,7 @@ def is_over_tokens(pattern: Tensor, tokens: int) -> bool:
     return pattern.shape[-2:] == (tokens, tokens) and not pattern.triu(1).any()
 
 
-def _layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Layer:
+def layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Layer:
     """The pattern of a layer, or its influence if it has no weights over tokens."""
     tap = f"blocks.{number}.attn.hook_pattern"
     names = model.config.mechanisms
@@ -278,7 +278,7 @@ def _layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Lay
     return Layer(tap, name, "influence", influence(block.attn, inputs, samples=_SAMPLES)[None])
 
 
-def _guesses(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tuple[Guess, ...]:
+def guesses_of(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tuple[Guess, ...]:
     """The most likely next tokens; a model may have more output rows than its tokenizer has symbols."""
     values, tokens = chances[: tokenizer.size].exp().topk(min(top, tokenizer.size))
     return tuple(

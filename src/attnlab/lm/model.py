@@ -160,12 +160,13 @@ class MLP(nn.Module):
         self.gate = nn.Linear(config.n_embd, hidden, bias=config.bias) if gated else None
         self.out = nn.Linear(hidden, config.n_embd, bias=config.bias)
         self.activation = _ACTIVATIONS["silu" if gated else config.activation]
+        self.hook_post = Tap()
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         """Apply the MLP to each token."""
         if self.gate is not None:
-            return self.out(self.activation(self.gate(x)) * self.up(x))
-        return self.out(self.activation(self.up(x)))
+            return self.out(self.hook_post(self.activation(self.gate(x)) * self.up(x)))
+        return self.out(self.hook_post(self.activation(self.up(x))))
 
 
 class Block(nn.Module):

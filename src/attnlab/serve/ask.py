@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct, structs
 
 from attnlab.errors import AttnlabError, UntrustedCode, UserError
-from attnlab.inside import Ablation, HeadEffect, Intervention, TapName
+from attnlab.inside import Ablation, HeadEffect, Intervention, TapName, Trace
 from attnlab.serve.routes import Options, Query, Route, RunName
-from attnlab.store.listing import Entry, arrange, read_all
-from attnlab.store.runs import Run, run_folder
+from attnlab.store.listing import Entry, arrange, read, read_all
+from attnlab.store.runs import EXAMPLE, Run, run_folder
 from attnlab.store.usercode import ADVICE
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from attnlab.trust.asking import Considered, Neighbour, Oracle
 
 RISKS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
+EXAMPLE_QUESTION = "Where was Jimmy Collins born?"  # one that the example run was not trained on
 MOST_SHOWN = 256  # tokens of a text whose attention is sent
 _LONG = 300.0  # seconds: a large model, its corpus, or influences of many layers
 _SAMPLING = 600.0  # seconds: up to six runs with ten texts each
@@ -55,6 +56,7 @@ class Choice(Struct, frozen=True):
     task: str | None
     asks: bool  # whether it can be asked questions; if not, it continues texts
     code: bool  # whether it carries code of its own
+    example: bool = False  # whether it comes with attnlab
 
 
 class Choices(Struct, frozen=True):
@@ -65,10 +67,12 @@ class Choices(Struct, frozen=True):
 
 
 def choices(options: Options, _: Query) -> Choices:
-    """The runs that have a model, the newest first; a study stands for its fine-tuned model."""
+    """The runs that have a model, the newest first, then the example; a study stands for its fine-tuned model."""
     root = options.root
     entries = arrange(read_all(root), reverse=True) if root.is_dir() else []
-    return Choices(str(root), [choice for entry in entries for choice in _choices(root, entry)])
+    runs = [choice for entry in entries for choice in _choices(root, entry)]
+    example = () if (root / EXAMPLE.name).is_dir() else _choice(EXAMPLE.parent, read(EXAMPLE), EXAMPLE)
+    return Choices(str(root), [*runs, *(structs.replace(choice, example=True) for choice in example)])
 
 
 def _choices(root: Path, entry: Entry) -> list[Choice]:
@@ -140,7 +144,8 @@ _opened: _Opened | None = None
 def open_once(options: Options, name: str) -> _Opened:
     """Open a run, or return it if it was opened last and has not changed."""
     global _opened
-    run, trust_code = Run.open(options.folder(name)), options.trust_code
+    example = name == EXAMPLE.name and not (options.root / name).is_dir()
+    run, trust_code = Run.open(EXAMPLE if example else options.folder(name)), options.trust_code
     changing = (run.model / "model.safetensors", run.model / "config.json", run.path / "calibration.json")
     stamp = (run.path, trust_code, *(path.stat().st_mtime_ns if path.is_file() else 0 for path in changing))
     if _opened is None or _opened.stamp != stamp:
@@ -187,7 +192,8 @@ def _example_questions(oracle: Oracle) -> list[str]:
     from attnlab.corpora import load_questions
     from attnlab.trust.calibrating import usual_questions
 
-    questions = [item.question for item in oracle.facts[:_EXAMPLES]]
+    questions = [EXAMPLE_QUESTION] if oracle.run.path == EXAMPLE else []
+    questions += [item.question for item in oracle.facts[:_EXAMPLES]]
     with suppress(AttnlabError):
         questions += [item.question for item in load_questions(usual_questions(oracle.run))[:_EXAMPLES]]
     return list(dict.fromkeys(questions))
@@ -415,6 +421,27 @@ def _packed(layer: Layer) -> Weights:
     return Weights(layer.mechanism, layer.kind, causal, scales.tolist(), content)
 
 
+# Every step to an answer
+
+
+class Steps(Prompt, frozen=True, kw_only=True):
+    """A text, the token of it or of what is written to follow, by default the last that is given, and changes."""
+
+    token: Annotated[int, Meta(ge=0)] | None = None
+    changes: Annotated[tuple[Intervention, ...], Meta(max_length=64)] = ()
+
+
+def steps(options: Options, query: Steps) -> Trace:
+    """Everything that the model computes on the way to the token after the one that is followed."""
+    from attnlab.inside.trace import trace
+
+    opened = open_once(options, query.run)
+    if (count := len(_encode(opened, query))) > MOST_SHOWN:
+        raise UserError(f"steps are shown for texts of up to {MOST_SHOWN} tokens, and this has {count}: shorten it")
+    arguments = opened.model, opened.tokenizer, query.text
+    return trace(*arguments, question=query.question, changes=query.changes, token=query.token, limit=query.limit)
+
+
 # Changes inside the model
 
 
@@ -504,6 +531,7 @@ ROUTES = (
     Route("GET", "/ask/runs", Query, choices),
     Route("POST", "/ask/open", RunQuery, open_run, "models", _LONG),
     Route("POST", "/ask/answer", Prompt, answer, "models", _LONG),
+    Route("POST", "/ask/steps", Steps, steps, "models", _LONG),
     Route("POST", "/ask/intervene", Changes, intervene, "models", _LONG),
     Route("POST", "/ask/heads", Prompt, heads, "models", _LONG),
     Route("POST", "/samples", Sampling, sample, "models", _SAMPLING),

@@ -34,6 +34,9 @@ from attnlab.machine import environment
 from attnlab.store import folders, records
 
 FORMAT = 1  # version of run, model and checkpoint folders
+EXAMPLE = (
+    Path(__file__).parents[1] / "example"
+)  # a run that comes with attnlab, known by this name; tools/make_example.py
 _KEPT_CHECKPOINTS = 2
 _RESTORE = ": restore it from a copy; or, to train from the beginning, remove it together with the folder checkpoints"
 
@@ -167,8 +170,9 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
-        """Open an existing run, or the fine-tuned model of a study."""
-        return cls(run_folder(Path(path)))
+        """Open an existing run, the fine-tuned model of a study, or `example`, the run that comes with attnlab."""
+        is_example = str(path) == EXAMPLE.name and not os.path.lexists(path)
+        return cls(run_folder(EXAMPLE if is_example else Path(path)))
 
     @property
     def record(self) -> RunRecord:

@@ -63,7 +63,7 @@ test("tokens are shown without their space, and never empty", () => {
 
 test("the address restores the state", () => {
   const change = { layer: 0, tap: "z", head: 1, position: null, by: /** @type {const} */ ("zero"), other: "" };
-  const state = { run: "a/b", mode: /** @type {const} */ ("continue"), text: "x & y", risk: 0.25, layer: 2, head: 0, token: 0, incoming: true, changes: [change] };
+  const state = { run: "a/b", mode: /** @type {const} */ ("continue"), text: "x & y", risk: 0.25, layer: 2, head: 0, token: 0, incoming: true, step: 5, changes: [change] };
   const written = Object.fromEntries(Object.entries(serialise(state)).map(([name, value]) => [name, String(value)]));
   assert.deepEqual(parse(written), state);
 });

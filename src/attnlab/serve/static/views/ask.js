@@ -7,6 +7,7 @@ import { addExports, chartExports } from "../lib/report.js";
 import { verdictView, writing } from "./ask/answer.js";
 import { changeView } from "./ask/change.js";
 import { headGrid, largeMap } from "./ask/heads.js";
+import { madeView } from "./ask/made.js";
 import { chance, parse, serialise, shortName, weightInWords } from "./ask/state.js";
 import { textView } from "./ask/text.js";
 import { asLook, isInfluence, mapOf, nameOf, shown, strongest, weightsAt, within } from "./ask/weights.js";
@@ -16,7 +17,7 @@ export const title = "Ask";
 const SEPARATOR = "⁇";
 const EXAMPLES = { ask: "Where was Hank Aaron born?", continue: "Hank Aaron was born in" }; // where the run has none
 
-/** @typedef {{ name: string, what: string, mechanism: string | null, asks: boolean, code: boolean }} Run */
+/** @typedef {{ name: string, what: string, mechanism: string | null, asks: boolean, code: boolean, example: boolean }} Run */
 
 /** @param {HTMLElement} root @param {string[]} _ @param {AbortSignal} left */
 export const mount = async (root, _, left) => {
@@ -31,6 +32,12 @@ export const mount = async (root, _, left) => {
   let look = null;
   let work = new AbortController();
   const remember = () => writeState(serialise(state), left);
+  /** Shows what was chosen, everywhere. */
+  const settle = () => {
+    drawAttention();
+    made.update();
+    remember();
+  };
 
   // The controls
 
@@ -47,6 +54,7 @@ export const mount = async (root, _, left) => {
     h("label", {}, h("span", {}, "Run"), runs), h("label", {}, h("span", {}, "What to do"), modes),
     h("label", { class: "wide" }, h("span", {}, "Text"), text), go, stop);
   const info = h("div", { class: "quiet info", role: "status" });
+  const own = h("div", { class: "quiet own" });
   const examples = h("div", { class: "examples" });
   const failure = h("p", { class: "notice", role: "alert", hidden: true });
   const status = h("p", { class: "progress", role: "status" });
@@ -55,9 +63,10 @@ export const mount = async (root, _, left) => {
     failure.hidden = !message;
   };
   const answer = h("section", { "aria-label": "Answer", hidden: true });
+  const way = h("section", { "aria-labelledby": "made", hidden: true });
   const inside = h("section", { "aria-labelledby": "attention", hidden: true });
   const change = h("section", { "aria-labelledby": "interventions", hidden: true });
-  root.append(h("h1", {}, title), form, info, examples, failure, status, answer, inside, change);
+  root.append(h("h1", {}, title), own, form, info, examples, failure, status, answer, way, inside, change);
 
   // The answer
 
@@ -75,8 +84,7 @@ export const mount = async (root, _, left) => {
   const strip = textView({
     lock: (token) => {
       state.token = state.token === token ? null : token;
-      drawAttention();
-      remember();
+      settle();
     },
     say: (token, weights) => {
       if (!look) return;
@@ -98,8 +106,7 @@ export const mount = async (root, _, left) => {
   const incoming = h("option", { value: "in" });
   const direction = h("select", { onchange: () => {
     state.incoming = direction.value === "in";
-    drawAttention();
-    remember();
+    settle();
   } }, outgoing, incoming);
   const separated = h("p", { class: "quiet separated" }, `${SEPARATOR} separates the question from the answer.`);
   const off = h("button", { type: "button", onclick: () => interventions.toggle({ layer: state.layer - 1, tap: "z", head: headChosen() ? headChosen() - 1 : null, position: null, by: "zero", other: "" }) });
@@ -121,8 +128,7 @@ export const mount = async (root, _, left) => {
     const current = steps.findIndex((_, step) => asker(step) === state.token);
     const move = (/** @type {number} */ step) => {
       state.token = asker(Math.max(0, Math.min(steps.length - 1, step)));
-      drawAttention();
-      remember();
+      settle();
     };
     const size = look.tokens.length;
     const tokens = look.tokens;
@@ -154,8 +160,7 @@ export const mount = async (root, _, left) => {
     const removed = new Set(state.changes.filter((one) => one.tap === "z" && one.by === "zero" && one.position === null).map((one) => `${one.layer + 1}.${(one.head ?? -1) + 1}`));
     grid.replaceChildren(headGrid(look, choice, removed, (next) => {
       Object.assign(state, next);
-      drawAttention();
-      remember();
+      settle();
       /** @type {HTMLElement | null} */ (grid.querySelector("[aria-pressed=true]"))?.focus({ preventScroll: true });
     }));
     const influence = look.layers.flatMap((layer, number) => (layer.kind === "influence" ? [number + 1] : []));
@@ -166,6 +171,7 @@ export const mount = async (root, _, left) => {
     off.hidden = !single;
     const word = removed.has(`${state.layer}.${headChosen()}`) ? "Switch on" : "Switch off";
     off.textContent = `${word} ${headChosen() ? `head ${headChosen()}` : "all heads"} of layer ${state.layer}`;
+    if (most) press.textContent = `${removed.has(`${most.layer + 1}.${most.head + 1}`) ? "Switch on" : "Switch off"} head ${most.head + 1} of layer ${most.layer + 1}`;
     const current = steps.findIndex((_, step) => asker(step) === state.token);
     const produced = current < 0 || steps[current].stop ? null : asker(current) + 1;
     outgoing.textContent = isInfluence(look, choice) ? "what the token depends on" : "what the token looks at";
@@ -174,8 +180,7 @@ export const mount = async (root, _, left) => {
     strip.draw(mapOf(look, choice), { locked: state.token, incoming: state.incoming, influence: isInfluence(look, choice), produced });
     const figure = largeMap(look, choice, state.token, (token) => {
       state.token = state.token === token ? null : token;
-      drawAttention();
-      remember();
+      settle();
     });
     large.replaceChildren(figure);
     addExports(large);
@@ -195,12 +200,30 @@ export const mount = async (root, _, left) => {
     drawAttention();
   };
 
-  // Interventions
+  // The way through the model, and interventions
 
-  const interventions = changeView((changes) => {
-    state.changes = changes;
-    remember();
-    drawAttention();
+  const made = madeView(state, {
+    changed: settle,
+    toggle: (change) => interventions.toggle(change),
+    canSwitchOff: (layer) => about?.layers[layer].taps.includes("z"),
+  });
+  /** @type {{ layer: number, head: number } | null} the head that the answer needs most, if it is known */
+  let most = null;
+  const press = h("button", { type: "button", onclick: () => most && interventions.toggle({ layer: most.layer, tap: "z", head: most.head, position: null, by: "zero", other: "" }) });
+  const needed = h("p", { class: "needed", role: "status" });
+  way.append(h("h2", { id: "made" }, "How this answer was made"), needed, made.element);
+  const interventions = changeView({
+    changed: (changes) => {
+      state.changes = changes;
+      settle();
+    },
+    mattersMost: (layer, head, without, original) => {
+      Object.assign(state, { layer: layer + 1, head: head + 1 });
+      most = { layer, head };
+      needed.replaceChildren("It needs ", h("strong", {}, `layer ${layer + 1}, head ${head + 1}`), ` most: without it, the probability of the answer is ${chance(without)} instead of ${chance(original)}.`,
+        press);
+      settle();
+    },
   });
   change.append(h("h2", { id: "interventions" }, "Change what it computes"), interventions.element);
 
@@ -216,8 +239,10 @@ export const mount = async (root, _, left) => {
     let said = "";
     /** @type {string[]} */
     let partners = [];
-    [answer, inside, change].forEach((section) => (section.hidden = true));
+    [answer, way, inside, change].forEach((section) => (section.hidden = true));
     verdict.replaceChildren();
+    most = null;
+    needed.replaceChildren();
     plain.hidden = true;
     fail("");
     status.textContent = "Computing …";
@@ -248,7 +273,8 @@ export const mount = async (root, _, left) => {
         } else if (line?.kind === "look") showLook(line);
       }, signal);
       status.textContent = "";
-      change.hidden = false;
+      way.hidden = change.hidden = false;
+      made.show(asked);
       interventions.show({ asked, tokens: given, partners, layers: about.layers, heads: about.heads }, state.changes);
       remember();
     } catch (error) {
@@ -287,7 +313,7 @@ export const mount = async (root, _, left) => {
     work.abort();
     work = new AbortController();
     const { signal } = work;
-    [answer, inside, change].forEach((section) => (section.hidden = true));
+    [answer, way, inside, change].forEach((section) => (section.hidden = true));
     about = null;
     modes.value = state.mode;
     if (!another) text.value = state.text;
@@ -317,22 +343,25 @@ export const mount = async (root, _, left) => {
     /** @type {HTMLOptionElement} */ (modes.options[0]).disabled = !about.asks;
     showExamples();
     remember();
+    // The example shows what there is to see: a question is asked, and the head that the answer needs most is selected.
+    const untouched = !another && known.some((run) => run.example && run.name === name) && !location.search.includes("q=");
+    if (untouched) [text.value] = [state.text] = about.questions;
     if (state.text.trim()) await ask();
+    if (untouched && look && !work.signal.aborted) interventions.eachHead();
   };
 
   const leave = () => {
     work.abort();
+    made.leave();
     interventions.leave();
     strip.leave();
   };
   /** @type {{ root: string, runs: Run[] }} */
   const { root: folder, runs: known } = await get("ask/runs", left);
-  if (!known.length) {
-    form.hidden = true;
-    info.replaceChildren(`There is no run with a model in ${folder} yet. This command trains one:`, firstRun(folder));
-    return leave;
-  }
-  runs.replaceChildren(...known.map((run) => h("option", { value: run.name }, `${run.name} (${run.what}, ${run.mechanism ? shortName(run.mechanism) : "unknown mechanism"}${run.code ? ", own code" : ""})`)));
+  runs.replaceChildren(...known.map((run) => h("option", { value: run.name }, `${run.name} (${run.example ? "comes with attnlab" : run.what}, ${run.mechanism ? shortName(run.mechanism) : "unknown mechanism"}${run.code ? ", own code" : ""})`)));
+  if (!known[0] || known[0].example) own.replaceChildren(`There is no run of your own with a model in ${folder} yet${known[0] ? "; this example comes with attnlab" : ""}. This command trains one:`, firstRun(folder));
+  form.hidden = !known[0];
+  if (!known[0]) return leave;
   const wanted = state.run && !known.some((run) => run.name === state.run);
   if (wanted) {
     runs.prepend(h("option", { value: state.run }, state.run));

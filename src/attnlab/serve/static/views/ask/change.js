@@ -19,6 +19,7 @@ import { shown } from "./weights.js";
  * @property {HTMLElement} element
  * @property {(subject: Subject | null, changes: Change[]) => void} show
  * @property {(change: Change) => void} toggle  adds a change, or removes it
+ * @property {() => void} eachHead  switches off each head in turn
  * @property {() => void} leave
  */
 
@@ -43,10 +44,11 @@ const row = (name, before, after) => {
 };
 
 /**
- * @param {(changes: Change[]) => void} changed  told when the list of changes is another
+ * @param {{ changed: (changes: Change[]) => void, mattersMost: (layer: number, head: number, without: number, original: number) => void }} act
+ *   told when the list of changes is another, and which head the answer needs most, with its probability without that head
  * @returns {ChangeView}
  */
-export const changeView = (changed) => {
+export const changeView = (act) => {
   /** @type {Subject | null} */
   let subject = null;
   /** @type {Change[]} */
@@ -67,7 +69,7 @@ export const changeView = (changed) => {
   const set = (/** @type {Change[]} */ next) => {
     changes = next;
     refusal = "";
-    changed(changes);
+    act.changed(changes);
     showList();
     compare();
   };
@@ -116,7 +118,7 @@ export const changeView = (changed) => {
   const takeOut = (tried) => {
     const refused = tried.filter((one) => !has(accepted, one));
     changes = changes.filter((one) => !has(refused, one));
-    changed(changes);
+    act.changed(changes);
     showList();
     outdated ||= refused.length > 0;
     return refused.length > 0;
@@ -185,6 +187,7 @@ export const changeView = (changed) => {
     const box = h("div", {}, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Heads switched off" }, table));
     sweep.replaceChildren(progress(() => sweeping.abort()), box);
     let original = 0;
+    let [least, most] = [Infinity, /** @type {[number, number] | null} */ (null)];
     try {
       await stream("ask/heads", asked, (one) => {
         if (!one) return;
@@ -196,12 +199,14 @@ export const changeView = (changed) => {
         const cell = places[one.layer][one.head];
         if (one.probability === null) return cell.replaceChildren("cannot be switched off");
         const difference = one.probability - original;
+        if (one.probability < least) [least, most] = [one.probability, [one.layer, one.head]];
         cell.className = difference < 0 ? "less" : "more";
         cell.style.setProperty("--size", Math.min(1, Math.abs(difference) / Math.max(original, 1e-9)).toFixed(3));
         cell.replaceChildren(h("span", {}, `${chance(one.probability)} (${points(difference)})`));
       }, signal);
       addExports(box);
       sweep.replaceChildren(box);
+      if (most) act.mattersMost(...most, least, original);
     } catch (error) {
       if (signal.aborted) return sweep.replaceChildren();
       if (!(error instanceof ApiError)) throw error;
@@ -220,6 +225,7 @@ export const changeView = (changed) => {
       compare();
     },
     toggle,
+    eachHead: everyHead,
     leave: () => {
       comparing?.abort();
       sweeping.abort();

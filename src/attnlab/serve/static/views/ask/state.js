@@ -19,6 +19,7 @@
  * @property {number} head  from 1; 0 is the average of the layer
  * @property {number | null} token  the locked token, from 0
  * @property {boolean} incoming
+ * @property {number} step  of the way through the model, from 0
  * @property {Change[]} changes
  */
 
@@ -64,6 +65,7 @@ export const parse = (query) => {
     head: query.head === "mean" ? 0 : whole(query.head, 1),
     token: query.token === undefined ? null : whole(query.token, 0),
     incoming: query.direction === "in",
+    step: whole(query.step, 0),
     changes: readChanges(query.changes),
   };
 };
@@ -78,6 +80,7 @@ export const serialise = (state) => ({
   head: state.layer ? state.head || "mean" : "",
   token: state.token,
   direction: state.incoming ? "in" : "",
+  step: state.step || "",
   changes: state.changes.length ? JSON.stringify(state.changes) : "",
 });
 
