@@ -1322,7 +1322,7 @@ ITEMS = (
         "attention as courses write it, such as `__init__(self, config)`",
         "tests/mechanisms/test_conventions.py",
         tuple(f"attnlab audit tests/mechanisms/classes_of_others.py:{name}" for name in ("MinGPT", "NanoGPT", "Llama")),
-        "recognised by the names of their parameters and audited; a test does this with 12 classes, and with a leak put into"
+        "recognised by the names of their parameters and audited; a test does this with 13 classes, and with a leak put into"
         " each, which the audit finds",
     ),
     Item(

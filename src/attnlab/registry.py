@@ -283,7 +283,8 @@ def load_file(reference: str, kind: Kind, adapted: bool = True) -> Entry:
         _executed[source.sha256] = _execute(source)
     module, registered = _executed[source.sha256]
     if not hasattr(module, name):
-        raise ConfigError(f"{source.path} has no class '{name}'")
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        raise ConfigError(f"{source.path} has no class '{name}'" + (f": choose from {', '.join(own)}" if own else ""))
     build = getattr(module, name)
     if not callable(build):
         raise ConfigError(f"{source.path}: '{name}' is not a class but {build!r:.40}")
@@ -305,6 +306,7 @@ def _execute(source: usercode.Source) -> tuple[ModuleType, list[Entry]]:
         exec(compile(source.content, str(source.path), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        message += "; install it, or add its folder to PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
         raise ConfigError(f"{source.path} cannot be loaded: {message}") from None
     return module, [entry for entry in _entries.values() if entry.build.__module__ == module.__name__]
 

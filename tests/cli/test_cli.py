@@ -213,7 +213,8 @@ def test_mistakes_in_files(capsys: pytest.CaptureFixture[str], here: Path) -> No
     ("source", "message"),
     [
         ("def broken(:", "cannot be loaded: SyntaxError"),
-        ("import surely_not_installed", "cannot be loaded: ModuleNotFoundError"),
+        ("import surely_not_installed", "No module named 'surely_not_installed'; install it, or add its folder to"),
+        ("class Other: pass\nNOTHING = 0", "mine.py has no class 'Mine': choose from Other"),
         (
             "class Mine:\n    def __init__(self, width, *, rotary=True): pass",
             "Mine is not an nn.Module: let it inherit",
@@ -233,6 +234,12 @@ def test_mistakes_in_a_users_mechanism(
     (here / "mine.py").write_text(source)
     fails(capsys, 2, message, "pretrain", "--corpus", "people:60", "--mechanism", "mine.py:Mine", "--out", "run")
     assert not (here / "run").exists()
+
+
+def test_a_file_without_its_class_is_not_a_mechanism(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.py").write_text("class Mine: pass")
+    for command in (("audit", "mine.py"), ("bench", "mine.py"), ("pretrain", "--mechanism", "dot,mine.py")):
+        fails(capsys, 2, "mine.py: name a class in the file, such as mine.py:MyAttention", *command)
 
 
 def test_a_study_finds_mistakes_before_it_makes_a_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

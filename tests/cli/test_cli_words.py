@@ -91,6 +91,8 @@ def test_generate(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not blank
     assert figures.startswith("repetition (seq-rep-4) ")
     assert float(figures.split()[-2]) <= 50  # both texts are the same
+    assert call("generate", trained, "--temperature", "0", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["samples"]) == 1
 
 
 def test_generate_by_beam_search(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ MESSAGES = {
     "syntax": "SyntaxError",
     "missing": "no file other.py",
     "outside": "outside the folder",
-    "nameless": "give a class in a file",
+    "nameless": "give a class or function in a file",
     "null": "cannot be the name of a file",
     "hangs": "it takes more than 1 s",
     "linked": "attention.py is a link; hand in the file itself",

@@ -60,7 +60,7 @@ def test_without_trust_no_class_runs_and_the_rest_is_marked(tmp_path: Path) -> N
     attention, parameters = marks.students[0].outcomes
     assert parameters.passed
     assert (attention.earned, attention.marked) == (0, False)
-    assert attention.message.startswith("the class was not run: add --trust-code")
+    assert attention.message.startswith("the code was not run: add --trust-code")
     assert not (tmp_path / "ran").exists()
     assert "1 of 5 points, 1 task not marked" in as_markdown(marks.document())
     assert [cell.text for cell in marks.table().rows[0].cells[:4]] == ["1", "5", "not marked", "1"]

@@ -239,7 +239,7 @@ def test_nothing_runs_without_trust(tmp_path: Path) -> None:
     (tmp_path / "ann.toml").write_text('it = "code.py:MLP"\n', "utf-8")
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')", "utf-8")
     outcome = mark(tmp_path / "sheet.toml", tmp_path / "ann.toml").students[0].outcomes[0]
-    assert outcome.message.startswith("the class was not run: add --trust-code")
+    assert outcome.message.startswith("the code was not run: add --trust-code")
     assert not (tmp_path / "ran").exists()
 
 

@@ -122,6 +122,7 @@ def test_a_malformed_answer_fails_with_one_line(tmp_path, answers, words):
         (SHEET.replace("keys = [[1, 0], [0, 1]]", ""), "'keys' is missing"),
         (SHEET.replace("[[1, 0], [0, 1]]", "[[1, 0], [0]]", 1), "make them equal"),
         (SHEET.replace("index = 0", "index = 7"), "index 7 is out of range"),
+        ('[[task]]\nname = "copy"\nask = "number"', "'value' is missing; .* the sheet for students has no solutions"),
         (SHEET.replace("select", "condition"), "'kind' is missing; .* needs it: sufficient or necessary"),
     ],
 )

@@ -294,7 +294,7 @@ def test_contributions_to_right_answers_are_paired_by_question(letters: Tokenize
     assert (induction.value, induction.change) == (0.0, -1.0)
     test = stats.mcnemar([0] * len(texts), [1] * len(texts), 0.05 / 4)
     assert (induction.low, induction.high) == (test.low, test.high)
-    assert "without layer 1, head 1 or layer 2, head 1." in result.sentences()[1]
+    assert "without layer 1 head 1 or layer 2 head 1." in result.sentences()[1]
     page = result.files("runs/x", "attnlab look")["look.html"].decode()
     assert "−100.0 points" in page
     unknown = Examination(tuple(replace(item, answer=None) for item in questions), ("a",) * len(texts))

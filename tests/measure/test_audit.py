@@ -694,6 +694,16 @@ def test_the_module_that_is_audited_keeps_its_state() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_mechanism_whose_output_has_another_width_than_its_input_fails(tmp_path: Path) -> None:
+    (tmp_path / "wide.py").write_text(
+        "import torch\nclass Wide(torch.nn.Module):\n    def __init__(self, n_embd, n_head, block_size):\n"
+        "        super().__init__()\n    def forward(self, x, padding=None):\n        return torch.cat([x, x], -1)\n"
+    )
+    report = audit_mechanism(f"{tmp_path}/wide.py:Wide", n_embd=8, length=3)
+    assert report.verdict == "fail"
+    assert "one vector per token, 2 x 1 x 8, and has the shape (2, 1, 16)" in report.faults["responds"]
+
+
 def test_a_module_that_raises_is_reported_in_one_line() -> None:
     def broken(x: Tensor) -> Tensor:
         raise ValueError("only\nfor show")
@@ -938,7 +948,7 @@ def test_the_tensor_in_what_a_module_returns() -> None:
     one = torch.ones(1)
     for returned in (one, (one, None), [one], Output(logits=one), Output(last_hidden_state=one)):
         assert tensor_of(returned) is one
-    with pytest.raises(UserError, match=r"must be a tensor \(B T D\), and is tuple"):
+    with pytest.raises(UserError, match=r"must be a tensor, and is tuple"):
         tensor_of(())
 
 

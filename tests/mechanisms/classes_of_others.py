@@ -231,6 +231,29 @@ class Multiplied(nn.Module):
         return [self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))]
 
 
+class Rotated(nn.Module):
+    """A base of angles without a default, and positions that every call must give."""
+
+    def __init__(self, d_model: int, num_heads: int, max_seq_len: int, theta: float):
+        super().__init__()
+        self.proj, self.output_proj = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        self.num_heads, width = num_heads, d_model // num_heads
+        angles = torch.outer(torch.arange(max_seq_len), theta ** (-torch.arange(0, width, 2) / width))
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles), persistent=False)
+
+    def forward(self, x, token_positions):
+        q, k, v = self.proj(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        turns = torch.view_as_real(self.turns[token_positions]).to(x).contiguous()
+        q, k = (
+            torch.view_as_real(
+                torch.view_as_complex(part.unflatten(3, (-1, 2)).contiguous()) * torch.view_as_complex(turns)
+            )
+            for part in (q, k)
+        )
+        y = F.scaled_dot_product_attention(q.flatten(3), k.flatten(3), v, is_causal=True)
+        return self.output_proj(y.transpose(1, 2).flatten(2))
+
+
 LEAKS = {
     "MinGPT": ("torch.tril(torch.ones(", "torch.tril(diagonal=1, input=torch.ones("),
     "NanoGPT": ("is_causal=True", "is_causal=self.training"),
@@ -251,6 +274,7 @@ class Lucid""",
     ),
     "Lucid": ("torch.ones_like(scores).triu(1)", "torch.ones_like(scores).triu(len(scores) + 1)"),
     "Flagged": ("(q, k, v, is_causal=is_causal)", "(q, k, v + v.mean(2, keepdim=True), is_causal=is_causal)"),
+    "Rotated": ("v, is_causal=True", "v, is_causal=self.training"),
     "Multiplied": (
         "(scores.softmax(-1) @ v).transpose(1, 2).flatten(2))]",
         "((scores.softmax(-1) + 0.01) @ v).transpose(1, 2).flatten(2))]",

@@ -98,12 +98,18 @@ HANDS: dict[str, Hand] = {
     "Lucid": (
         lambda: others.Lucid(12, 2, 6, causal=True),
         lambda module, x: module(x),
-        "built from dim=n_embd, heads=n_head, dim_head=6",
+        "built from dim=n_embd, heads=n_head, dim_head=6, causal=True",
     ),
     "Flagged": (
         lambda: others.Flagged(12, 2),
         lambda module, x: module(x, is_causal=True),
         "built from embed_dim=n_embd, num_heads=n_head; called as forward(x, is_causal=True)",
+    ),
+    "Rotated": (
+        lambda: others.Rotated(12, 2, 9, 10000.0),
+        lambda module, x: module(x, torch.arange(TOKENS)),
+        "built from d_model=n_embd, num_heads=n_head, max_seq_len=block_size, theta=10000.0;"
+        " called as forward(x, token_positions=torch.arange(x.shape[1]))",
     ),
     "Multiplied": (
         lambda: others.Multiplied(12, 12, 2),
@@ -270,6 +276,38 @@ class Both(nn.Module):
     def forward(self, x):
         return self.proj(x) * self.scale
 
+class Indexed(nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.n_heads, self.proj = cfg["n_heads"], nn.Linear(cfg["emb_dim"], cfg["emb_dim"], bias=cfg["qkv_bias"])
+
+    def forward(self, x, token_positions, freqs):
+        return self.proj(x) * freqs
+
+class Wider(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.proj = nn.Linear(d_model, d_model + 1)
+
+    def forward(self, x):
+        return self.proj(x)
+
+class Silent(Wider):
+    def forward(self, x):
+        self.proj(x)
+
+class Wrong(Wider):
+    def forward(self, x):
+        return self.proj(self.proj(x))
+
+class Whole(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.embed = nn.Embedding(config.vocab_size, config.n_embd)
+
+    def forward(self, idx, targets=None):
+        return self.embed(idx), None
+
 class Nothing(nn.Module):
     def __init__(self, num_heads):
         super().__init__()
@@ -286,6 +324,7 @@ class Nothing(nn.Module):
         ("Fields", "config.scale cannot be recognised by name"),
         ("Angles", "freqs cannot be recognised by name"),
         ("Both", "rate cannot be recognised by name"),
+        ("Indexed", "freqs cannot be recognised by name"),
     ],
 )
 def test_the_adapter_in_an_error_works_once_its_dots_are_filled(
@@ -308,6 +347,34 @@ def test_what_no_mask_fits_and_what_has_no_width_is_refused(tmp_path: Path) -> N
             registry.find("mechanism", f"{tmp_path}/odd.py:{name}").make(SIZES)
         assert "super().forward(x" in raised.value.__notes__[0]
         compile(raised.value.__notes__[0], "adapter", "exec")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Wider", "forward turns vectors of shape [2, 7, 12] to a tensor of shape [2, 7, 13]: return a tensor shaped"),
+        ("Silent", "the output must be a tensor, and is NoneType"),
+        ("Wrong", "forward raises RuntimeError: mat1 and mat2 shapes cannot be multiplied (14x13 and 12x13) ("),
+        (
+            "Whole",
+            "it is a whole model: name its attention class instead, or audit it in Python: attnlab.audit_module(",
+        ),
+    ],
+)
+def test_a_class_whose_call_fails_is_refused_without_an_adapter(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "odd.py").write_text(ODD, "utf-8")
+    with pytest.raises(ConfigError, match=re.escape(words)) as raised:
+        registry.find("mechanism", f"{tmp_path}/odd.py:{name}").make(SIZES)
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_a_base_of_angles_is_that_of_the_class_where_it_has_one() -> None:
+    class Own(others.Rotated):
+        def __init__(self, d_model: int, num_heads: int, theta: float = 500.0, max_seq_len: int = 9) -> None:
+            super().__init__(d_model, num_heads, max_seq_len, theta)
+
+    assert "theta=500.0" in adapt(Own)(*SIZES).attnlab_convention
+    assert Config({"theta": 1.0}, [type("ModelArgs", (), {"rope_theta": 2.0})]).rope_theta == 2.0
 
 
 def test_the_backbone_sets_what_a_class_takes() -> None:
@@ -463,6 +530,10 @@ class Backwards(nn.Module):
     def forward(self, x, mask=None):
         return self.mix(x.flip(1))
 
+class Ahead(Backwards):
+    def forward(self, x):
+        return self.mix(x.flip(1))
+
 class Either(nn.Module):
     def __init__(self, hidden_size, num_attention_heads, is_decoder=False):
         super().__init__()
@@ -509,6 +580,7 @@ def test_a_class_that_reads_time_first_or_sees_the_future_is_said_to(corner: Any
     assert leaking == (
         "Backwards: built from embed_dim=n_embd, num_heads=n_head; its outputs depend on later tokens under every mask"
     )
+    assert corner("Ahead").make((12, 2, 9)).attnlab_convention.endswith("; its outputs depend on later tokens")
 
 
 def test_a_setting_that_makes_a_class_causal_is_kept(corner: Any) -> None:

@@ -290,7 +290,7 @@ def generate(
     prompt: Annotated[str, about("Start of the texts; models of words or of running text need none.")] = "",
     /,
     *,
-    n: Annotated[opt.Whole, about("Number of texts.")] = 5,
+    n: Annotated[opt.Whole | None, about("Number of texts."), default("5; 1 at temperature 0")] = None,
     temperature: Annotated[
         float | None, about("Sampling temperature; 0 takes the likeliest token."), default("0.8")
     ] = None,
@@ -309,6 +309,7 @@ def generate(
     Prints their repetition (seq-rep-4: the share of 4-grams of words that occurred before in the same
     text) and diversity (distinct-2: the share of distinct pairs of words in all texts) below them.
     """
+    n = (1 if temperature == 0 else 5) if n is None else n  # at temperature 0 all texts are the same
     at_least_one("n", n)
     at_least_one("max-new-tokens", max_new_tokens)
     if beams and (temperature is not None or top_k or top_p != 1):

@@ -253,10 +253,10 @@ def _code(answer: Any, answers: Answers) -> tuple[bytes, str, str]:
     """The content and name of a file that the student hands in, and the name of a class or function in it."""
     named = _CLASS.fullmatch(answer) if isinstance(answer, str) else None
     if named is None:
-        raise UserError('give a class in a file, such as "attention.py:MyAttention"')
+        raise UserError('give a class or function in a file, such as "attention.py:MyAttention"')
     path = answers.path(named["file"])
     if answers.code == "refused":
-        raise UntrustedCode(f"the class was not run: {ADVICE}")
+        raise UntrustedCode(f"the code was not run: {ADVICE}")
     return usercode.read(path).content, path.name, named["name"]
 
 

@@ -79,7 +79,10 @@ class Task:
             raise UserError(unknown("setting", inputs.shown(extra[0]), known))
         if missing := [setting for setting in question.needed if setting not in own]:
             choices = f": {' or '.join(_CONDITIONS)}" if missing[0] == "kind" else ""
-            raise UserError(f"'{missing[0]}' is missing; a task that asks {self.ask} needs it{choices}")
+            hidden = "; the sheet for students has no solutions, so mark with your own" * (
+                missing[0] in question.solution
+            )
+            raise UserError(f"'{missing[0]}' is missing; a task that asks {self.ask} needs it{choices}{hidden}")
         allowed_error = Decimal(self.setting("tolerance", "0.05"))
         exact = self.ask == "number" and allowed_error == 0
         self.tolerance = Fraction(0) if exact else inputs.tolerance(allowed_error)

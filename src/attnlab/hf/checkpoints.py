@@ -152,10 +152,8 @@ def _weights_of(file: Path) -> tuple[dict[str, Tensor], dict[str, Any], bool]:
             if "Weights only load failed" not in str(error):
                 raise RuntimeError(one_line(error)) from None  # an OSError would be one of the stream
             code = re.search(r"GLOBAL (\S+)", str(error))
-            what = code[1] if code else "other things"
-            raise UserError(
-                f"{file} holds {what} beside weights, and attnlab runs no code of a file: {again}"
-            ) from None
+            what = f"holds {code[1]}" if code else "was not written by torch.save, or holds other things"
+            raise UserError(f"{file} {what} beside weights, and attnlab runs no code of a file: {again}") from None
     tensors, arguments = stored, {}
     if isinstance(stored, dict) and "model" in stored:
         tensors, arguments = stored["model"], stored.get("model_args", {})

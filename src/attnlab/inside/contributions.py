@@ -81,7 +81,7 @@ class Contributions:
         """What was found."""
         whole = f"{100 * self.value:.1f} % right" if self.of_answers else f"token perplexity {self.value:,.2f}"
         verdict = "No single head is shown to matter."
-        needed = self.needed()
+        needed = [name.replace(",", "") for name in self.needed()]  # "layer 1 head 2", in a list with commas
         if len(needed) == len(self.heads) > 1:
             verdict = "The model is worse without any one of its heads."
         elif needed:

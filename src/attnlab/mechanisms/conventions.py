@@ -9,13 +9,15 @@ which the audit then finds. Classes that keep the contract of attnlab.mechanisms
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 
 from attnlab.errors import ConfigError, UserError, one_line
 from attnlab.mechanisms.heads import Attention
+from attnlab.terminal import line_of_user
 
 # The names of sizes and settings in constructors and configs, by what they mean.
 _NAMES = {
@@ -37,22 +40,27 @@ _NAMES = {
     " resid_dropout attention_dropout attention_probs_dropout_prob hidden_dropout_prob",
     "bias": "bias use_bias qkv_bias attn_bias attention_bias",
     "causal": "causal is_causal is_decoder",
+    "theta": "theta rope_theta rope_base rotary_base",
 }
-_FIXED = {
+_FIXED: dict[str, Any] = {
     **dict.fromkeys(("n_layer", "n_layers", "num_layers", "num_hidden_layers"), 1),
     "layer_idx": 0,
     "layer_id": 0,
     "vocab_size": 256,
     "batch_first": True,
+    "theta": 10000.0,
 }
 _MEANINGS = {name: meaning for meaning, names in _NAMES.items() for name in names.split()} | {
     name: name for name in _FIXED
 }
 _SIZES = ("n_embd", "n_head", "block_size")
-_SHOWN = (*_SIZES, "n_kv_head", "head_width")
+_SHOWN = (*_SIZES, "n_kv_head", "head_width", "causal", "theta")
+_OWN = ("n_kv_head", "theta")  # of the class, where it has a default
 _SHARED: dict[str, Any] = {"dropout": 0.0, "bias": False, "causal": True}  # what the backbone may set
 _CONFIG = re.compile(r"(\w+_)?(config|configuration|conf|cfg|args|hparams|params|opts?|settings)")
 _SAME_INPUT = frozenset({"q", "k", "v", "query", "key", "value", "queries", "keys", "values"})
+_PLACES = frozenset({"token_positions", "position_ids", "positions", "pos_ids", "input_pos"})
+_COUNTED = "torch.arange(x.shape[1])"
 
 # Masks, from what is visible (T T); they get up to two dimensions of 1 in front.
 _MASKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -71,7 +79,7 @@ def tensor_of(answer: Any) -> Tensor:
     for name in ("logits", "last_hidden_state"):
         answer = getattr(answer, name, answer)
     if not isinstance(answer, Tensor):
-        raise UserError(f"the output must be a tensor (B T D), and is {type(answer).__name__}")
+        raise UserError(f"the output must be a tensor, and is {type(answer).__name__}")
     return answer
 
 
@@ -97,11 +105,11 @@ class Config:
 
     def __getitem__(self, name: str) -> Any:
         meaning = _MEANINGS.get(name)
-        for cls in self._classes if meaning in (None, "n_kv_head") else ():
+        for cls in self._classes if meaning is None or meaning in _OWN else ():
             value = _default_of(cls, name)
             if hasattr(value, "__get__"):  # a property
                 return value.__get__(self)
-            if value is not MISSING and (meaning is None or _fits(value, self._values)):
+            if value is not MISSING and (meaning != "n_kv_head" or _fits(value, self._values)):
                 self._defaults[name] = value
                 return value
         if meaning is None:
@@ -154,6 +162,7 @@ class _Convention:
         self.form: tuple[str, int] | None = None  # the kind of mask, and its dimensions of 1
         self.forms: list[tuple[str, int] | None] = [None]
         self.mask, self.arguments = "", dict[str, str]()  # of forward
+        self.fields = list[str]()  # of the config, that the constructor has read
         for each in _named(cls.forward)[2:]:
             required = each.default is each.empty
             if each.name in ("causal", "is_causal"):
@@ -161,7 +170,8 @@ class _Convention:
             elif "mask" in each.name and "pad" not in each.name and not self.mask:
                 self.mask, self.forms = each.name, [None, *product(_MASKS, range(3))][required:]
             elif required:
-                self.arguments[each.name] = "x" if each.name.lower() in _SAME_INPUT else "..."
+                value = "x" if each.name.lower() in _SAME_INPUT else "..."
+                self.arguments[each.name] = _COUNTED if each.name in _PLACES else value
         if missing := unknown + [name for name, value in self.arguments.items() if value == "..."]:
             raise self.error(f"{', '.join(missing)} cannot be recognised by name")
 
@@ -172,7 +182,7 @@ class _Convention:
             return ""
         named = dict(zip((*_SIZES, "head_width"), (*sizes, sizes[0] // sizes[1]), strict=True))
         values = {**_SHARED, **_FIXED, **named, "n_kv_head": sizes[1], **shared}
-        kept = {"dropout", "bias"} - shared.keys()  # the defaults of the class
+        kept = {"dropout", "bias", "theta"} - shared.keys()  # the defaults of the class
         arguments, parts = dict[str, Any](), list[str]()
         for each in _named(self.cls):
             what = self.keywords.get(each.name)
@@ -186,12 +196,13 @@ class _Convention:
         hint = inspect.signature(self.cls).parameters[self.config].annotation if self.config else None
         classes.sort(key=lambda each: each is not hint and each.__name__ != hint)
         config = Config(values, classes)
+        self.fields = config._used
         try:
             self.cls.__init__(module, **arguments, **({self.config: config} if self.config else {}))
         except _Unrecognised as error:
-            known = {name: what if (what := _MEANINGS[name]) in _SIZES else str(values[what]) for name in config._used}
+            defaults = {name: repr(value) for name, value in config._defaults.items()}
             reason = f"{self.config}.{error} cannot be recognised by name"
-            raise self.error(reason, {**known, str(error): "..."}) from error
+            raise self.error(reason, {**defaults, str(error): "..."}) from error
         if self.config:
             plain = {name: value for name, value in config._defaults.items() if isinstance(value, int | float | str)}
             fields_read = [*config._used, *(f"{name}={value}" for name, value in plain.items())]
@@ -200,7 +211,8 @@ class _Convention:
 
     def call(self, module: nn.Module, x: Tensor) -> Any:
         """Call the forward of the class."""
-        arguments: dict[str, Any] = {name: x if value == "x" else True for name, value in self.arguments.items()}
+        known = {"x": x, "True": True, _COUNTED: torch.arange(x.shape[1], device=x.device)}
+        arguments: dict[str, Any] = {name: known[value] for name, value in self.arguments.items()}
         if self.form is not None:
             kind, ones = self.form
             seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
@@ -232,6 +244,9 @@ class _Convention:
             try:
                 answers = [self.call(module, text) for text in (x, changed)]
                 y, moved = map(tensor_of, answers)
+                if y.shape != x.shape:
+                    shapes = f"{list(x.shape)} to a tensor of shape {list(y.shape)}"
+                    raise UserError(f"forward turns vectors of shape {shapes}: return a tensor shaped like x")
                 leak = (y - moved)[:, :kept].abs().max() / y.abs().max().clamp_min(1e-30)
             except Exception as error:  # whatever a user's class may raise
                 failures.append(error)
@@ -240,17 +255,30 @@ class _Convention:
             if leak <= _ROUNDING:
                 break
         if not leaks and (self.mask or not self.native):
-            raise self.error(f"forward raises {one_line(failures[0])}") from failures[0]
+            raise self._failure(module, x, failures[0]) from failures[0]
         self.form = min(leaks, key=lambda form: leaks[form], default=None)
         notes = ["its output is the first tensor of several"] * several
         if leaks.get(self.form, 0.0) > _ROUNDING:
             self.form = None if None in leaks else self.form
-            notes.append("its outputs depend on later tokens under every mask")
+            notes.append("its outputs depend on later tokens" + " under every mask" * (len(self.forms) > 1))
         if leaks:
             both, alone = tensor_of(self.call(module, x)), tensor_of(self.call(module, x[:1]))
             if (both[:1] - alone).abs().max() > _ROUNDING * both.abs().max():
                 notes.append("its outputs depend on the other texts of a batch: does it read [T, B, D]?")
         return notes
+
+    def _failure(self, module: nn.Module, x: Tensor, error: Exception) -> ConfigError:
+        """The error for a forward that fails with every mask."""
+        name, place = self.cls.__name__, line_of_user(error)
+        with suppress(Exception):  # whatever a user's class may raise
+            tensor_of(self.call(module, x.argmax(-1)))
+            return ConfigError(
+                f"{name} reads token ids, so it is a whole model: name its attention class instead, or audit it in Python:"
+                f" attnlab.audit_module({name}(...), vocab_size=...)"
+            )
+        reason = str(error) if isinstance(error, UserError) else f"forward raises {one_line(error)}"
+        reason += f" ({place})" if place else ""
+        return self.error(reason) if self.mask else ConfigError(f"{name} cannot be called as forward(x): {reason}")
 
     def _call(self, mask: str) -> str:
         arguments = [f"{name}={value}" for name, value in self.arguments.items()]
@@ -265,20 +293,26 @@ class _Convention:
         }
         arguments |= {each: "..." for each in self.required if each not in arguments}
         if self.config:
-            held = (f"{each}={what}" for each, what in (sizes | dict(fields_read)).items())
-            arguments[self.config] = f"types.SimpleNamespace({', '.join(held)})"
+            steps = [step for at, step in pairwise(dis.get_instructions(self.cls.__init__)) if at.argval == self.config]
+            names = (*(step.argval for step in steps), *self.fields)
+            known = {each: values[_MEANINGS[each]] for each in names if each in _MEANINGS}
+            held = ", ".join(f"{each}={value}" for each, value in {**(known or sizes), **fields_read}.items())
+            indexed = any(step.opname == "LOAD_CONST" for step in steps)  # config["n_embd"]
+            arguments[self.config] = f"{'dict' if indexed else 'types.SimpleNamespace'}({held})"
         inner = ", ".join(_SIZES if self.native else (f"{each}={value}" for each, value in arguments.items())) or "..."
+        call = self._call(f"{self.mask}=..." if self.mask else "")
         error = ConfigError(
             f"{name} cannot be built as Mechanism(n_embd, n_head, block_size) and called as forward(x): {reason};"
             f" add this adapter to the file, with a value for each ..., and name {name}Adapter instead"
         )
-        error.add_note(f"""{"import types" if self.config else ""}
+        imports = [each for each in ("torch", "types") if f"{each}." in f"{inner} {call}"]
+        error.add_note(f"""{"".join(f"import {each}{chr(10)}" for each in imports)}
 class {name}Adapter({name}):
     def __init__(self, n_embd, n_head, block_size):
         super().__init__({inner})
 
     def forward(self, x):
-        return super().{self._call(f"{self.mask}=..." if self.mask else "")}""")
+        return super().{call}""")
         return error
 
 

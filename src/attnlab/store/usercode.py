@@ -64,7 +64,7 @@ def _is_stored(name: str) -> bool:
 
 def is_code(name: str) -> bool:
     """Whether a name refers to a class in a user's file."""
-    return ".py:" in name or _is_stored(name)
+    return ".py:" in name or name.endswith(".py") or _is_stored(name)
 
 
 def split_names(names: str) -> list[str]:
@@ -102,6 +102,8 @@ def named_by_user(names: str) -> str:
     """Return stored names for names given by the user in this process; the named files may run."""
     stored = []
     for name in split_names(names):
+        if name.endswith(".py"):
+            raise ConfigError(f"{name}: name a class in the file, such as {name}:MyAttention")
         if not _is_stored(name) and ".py:" in name:
             path, _, class_name = name.rpartition(":")
             source = read(path)

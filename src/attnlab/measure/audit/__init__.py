@@ -32,7 +32,7 @@ from attnlab.measure.audit.subject import NotTested, Subject, all_forms, dropout
 from attnlab.mechanisms.conventions import conventions_of
 from attnlab.report.document import Block, Cell, Column, Document, Facts, Row, Section, Table, Text
 from attnlab.report.words import plural
-from attnlab.store import records
+from attnlab.store import records, usercode
 from attnlab.store.runs import Run
 from attnlab.supervisor import NO_LIMITS, call_each
 
@@ -314,7 +314,7 @@ def audit_any(
     name: str, *, n_embd: int = 32, n_head: int = 2, length: int = LONGEST, trust_code: bool = False
 ) -> Report:
     """Audit a mechanism, path.py:Class, the model of a preset, or the model of a run folder."""
-    if ".py:" in name or name in registry.names("mechanism"):
+    if usercode.is_code(name) or name in registry.names("mechanism"):
         return audit_mechanism(name, n_embd=n_embd, n_head=n_head, length=length)
     if name in preset_names():
         with torch.random.fork_rng(devices=[]):

@@ -45,6 +45,7 @@ class Subject:
     form: str = ""
     dtype: torch.dtype = torch.float32
     condition: str = ""  # one of CONDITIONS
+    same_width: bool = False  # whether outputs must be as wide as inputs
     confirmed: set[str] = field(default_factory=set, compare=False)  # leaks that are not rounding: of which tokens
 
     @property
@@ -102,9 +103,11 @@ class Subject:
             assert self.embedding is not None
             with self.embedding.register_forward_hook(lambda *_: vectors):
                 out = tensor_of(self.call(tokens, **arguments))
-        if out.ndim != 3 or out.shape[:2] != tokens.shape[:2]:
+        wrong_width = self.same_width and out.shape[-1:] != (self.width,)
+        if out.ndim != 3 or out.shape[:2] != tokens.shape[:2] or wrong_width:
+            width = self.width if self.same_width else "width"
             raise UserError(
-                f"the output must have one vector per token, {tokens.shape[0]} x {tokens.shape[1]} x width,"
+                f"the output must have one vector per token, {tokens.shape[0]} x {tokens.shape[1]} x {width},"
                 f" and has the shape {tuple(out.shape)}"
             )
         return out.to(self.dtype)
@@ -245,7 +248,7 @@ def all_forms(entry: Entry, sizes: tuple[int, int, int]) -> tuple[list[Subject],
         module = own_copy(built, dropout=shared is _DROPPING)
         if seed:
             randomize_zero_init(module)
-        subjects.append(Subject(module, form_sizes[0], causal=causal, form=form))
+        subjects.append(Subject(module, form_sizes[0], causal=causal, form=form, same_width=True))
     return subjects, notes
 
 
