@@ -51,7 +51,9 @@ def scan(
     scale: float = 1.0,
 ) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H K E"]]:
     """Return the outputs of all tokens and the state after the last; `state` is that before the first."""
-    if q.is_cpu and q.shape[2] > 1 and build.load("scan") is not None:  # for one token, calling the library takes longer
+    if (
+        q.is_cpu and q.shape[2] > 1 and build.load("scan") is not None
+    ):  # for one token, calling the library takes longer
         return by_compiled(q, k, v, decay, erase, write, state, scale)
     return (by_steps if q.shape[2] <= _FEW else by_chunks)(q, k, v, decay, erase, write, state, scale)
 
