@@ -338,6 +338,7 @@ def test_longer_contexts_are_read_and_tested_where_the_model_has_no_end(tmp_path
     found, result = outcome.result.long_texts, outcome.result
     assert found is not None
     assert (found.lengths, found.documents) == ((32, 64, 128), 6)
+    assert [len(variant.texts.samples) for variant in result.variants if variant.texts] == [2, 2, 2]
     assert [spread is None for spread in found.perplexities[learned]] == [False, True, True]
     assert None not in (*found.perplexities[rotary], *found.perplexities[bare])
     # The whole context is the ordinary reading of a text, of which the tokens after the block count.

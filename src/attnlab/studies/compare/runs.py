@@ -155,7 +155,7 @@ def _on_text(
     texts = sample(model, tokenizer, prompt, _SAMPLES, temperature=1.0, limit=longest)
     measured = Texts(
         read_probes(),
-        tuple(texts[:_KEPT_SAMPLES]),
+        tuple(texts[: 2 if begin else _KEPT_SAMPLES]),  # of running text each is long
         quality([_split(text, tokenizer) for text in texts]),
         quality([_split(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
         read_probes(spaces=True) if tokenizer.words else (),
