@@ -1,4 +1,5 @@
 // Questions to the solver, and its verdicts in words.
+import { IS_STATIC } from "../../lib/address.js";
 import { ApiError, post } from "../../lib/api.js";
 import { commandLine } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
@@ -165,7 +166,7 @@ export class Solver {
     this.answer.replaceChildren(h("p", { class: "progress" }, "Solving …"));
     this.compare();
     try {
-      const { result, facts, command } = await post("design/solve", request, this.running.signal);
+      const { result, facts, command } = IS_STATIC ? (await import("../../lib/solve.js")).solve(request) : await post("design/solve", request, this.running.signal);
       this.#show(result, facts, command, about, move);
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") return;

@@ -1,4 +1,5 @@
 // One folder: its report, kept up to date while it trains.
+import { IS_STATIC, here } from "../../lib/address.js";
 import { get } from "../../lib/api.js";
 import { commandLine, quoted } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
@@ -42,16 +43,17 @@ export const mountDetail = async (root, name, signal) => {
     showState(entry, entry.kind, entry.what);
     show(found.markup);
     loading.remove();
-    resume.hidden = !(entry.state === "stopped" && ["run", "study"].includes(entry.kind));
-    inner.hidden = entry.runs.length === 0;
+    resume.hidden = IS_STATIC || !(entry.state === "stopped" && ["run", "study"].includes(entry.kind));
+    inner.hidden = IS_STATIC || entry.runs.length === 0;
     const links = entry.runs.map((one, number) =>
       [number ? ", " : "", runLink(one.name, one.name.slice(name.length + 1))]);
     inner.replaceChildren("Runs: ", ...links.flat());
     if (!first) return;
     first = false;
+    if (IS_STATIC) return;
     const asked = entry.kind === "run" || entry.kind === "study";
     resume.replaceChildren("Resume it with:", commandLine(`attnlab resume ${quoted(found.path)}`, "Command that resumes it"));
-    actions.append(...(asked ? [h("a", { class: "button", href: `/ask?run=${encodeURIComponent(name)}` }, "Ask this run")] : []));
+    actions.append(...(asked ? [h("a", { class: "button", href: here(`/ask?run=${encodeURIComponent(name)}`) }, "Ask this run")] : []));
     if (found.files.length) files.textContent = `Also as a file: ${found.files.join(", ")}`;
     if (entry.kind === "run") {
       const [panel, stop] = samplesPanel([name]);

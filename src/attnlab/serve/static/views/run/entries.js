@@ -1,4 +1,5 @@
 // Entries of the list of runs: which are shown, in which order, and as which words. No DOM.
+import { here } from "../../lib/address.js";
 
 /**
  * @typedef {object} Entry
@@ -26,7 +27,7 @@ export const received = (sent) => ({ ...sent, name: sent.path, when: new Date(10
 /** @typedef {{ search?: string, kind?: string, state?: string }} Wanted */
 
 /** The address of a run. @param {string} name */
-export const address = (name) => `/runs/${name.split("/").map(encodeURIComponent).join("/")}`;
+export const address = (name) => here(`/runs/${name.split("/").map(encodeURIComponent).join("/")}`);
 
 /** A run in a path of the server's interface: its slashes too are encoded, so that ".." in a name is no step up. @param {string} name */
 export const encoded = (name) => encodeURIComponent(name);
