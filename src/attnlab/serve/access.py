@@ -20,6 +20,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from attnlab.serve.routes import POLICY
+
 BODY_LIMIT = 2**20  # bytes of a request
 HEADER_LIMIT = 2**16  # bytes of its headers
 HEADER_SECONDS = 10.0  # for them to arrive
@@ -27,10 +29,7 @@ REQUEST_LIMIT = 64  # requests at a time
 CONNECTION_LIMIT = 128  # a few times as many files are open while others are accepted; systems allow 1,024, macOS 256
 _SAFE = ("GET", "HEAD")
 _HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:;"
-        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
+    "content-security-policy": POLICY,
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",

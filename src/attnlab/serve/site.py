@@ -1,0 +1,86 @@
+"""The page as plain files, without a server: Design, Mechanisms and chosen reports, for any folder of any host.
+
+Every address of the page is a folder with an index.html, and every answer that the page asks a server for is a JSON file that
+the same task has written. What is not among these files, the page does without, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from msgspec import structs
+
+from attnlab.errors import UserError
+from attnlab.report.html import script, style
+from attnlab.serve import design, mechanisms, runs
+from attnlab.serve.routes import POLICY, VIEWS, Options, Query
+from attnlab.store import listing
+from attnlab.store.records import encode_line
+
+_STATIC = Path(__file__).with_name("static")
+# The script and style of reports, which those of the page are based on; the script as a module.
+SHARED = {"report.js": lambda: script() + "export { enhancements };\n", "report.css": style}
+
+
+def site_files(names: Sequence[str]) -> dict[str, bytes]:
+    """The files of a site with the reports of these runs and studies, by their path."""
+    entries = [listing.find(name) for name in dict.fromkeys(names)]
+    for entry in entries:
+        if entry.kind not in ("run", "study", "classifier", "output"):
+            raise UserError(f"{entry.path} has no report ({entry.note or entry.what}): leave it out")
+    paths = [entry.path.absolute() for entry in entries]
+    root = Path(os.path.commonpath([path.parent for path in paths])) if paths else Path()
+    inside = [path.relative_to(root).as_posix() for path in paths]
+    files = {f"static/{path.relative_to(_STATIC).as_posix()}": path.read_bytes() for path in _STATIC.rglob("*.*")}
+    files |= {f"static/{name}": text().encode() for name, text in SHARED.items()}
+    answers = {**_views(), **_reports(Options(Path(os.path.relpath(root))), inside)}
+    files |= {f"api/{name}.json": encode_line(answer) for name, answer in answers.items()}
+    return files | {f"{page}index.html": _index(page) for page in _pages(inside)}
+
+
+def _views() -> dict[str, Any]:
+    """The answers to what Design and Mechanisms ask."""
+    from attnlab.design.theorems import DERIVATIONS
+
+    options, catalogue = Options(), mechanisms.catalogue(Options(), Query())
+    sheets = design.examples(options, Query())
+    return {
+        "mechanisms": catalogue,
+        **{f"mechanisms/{one.name}": mechanisms.card(options, mechanisms.MechanismQuery(one.name)) for one in catalogue.mechanisms},
+        "design/noise": design.noise(options, design.NoiseSettings()),
+        "design/sheets": sheets,
+        **{f"design/sheet/{one.name}": design.read_sheet(options, design.SheetContent(one.text)) for one in sheets},
+        **{f"design/proof/{name}": design.prove(options, design.ProofQuery(name)) for name in DERIVATIONS},
+    }
+
+
+def _reports(options: Options, names: Sequence[str]) -> dict[str, Any]:
+    """The list of runs and their reports, without the paths of this machine."""
+    reports = {name: runs.report(options, runs.RunQuery(name)) for name in names}
+    return {
+        "runs": runs.Listing("", [replace(report.entry, runs=()) for report in reports.values()]),
+        **{f"runs/{name}/report": structs.replace(one, path=Path(name), files=[]) for name, one in reports.items()},
+    }
+
+
+def _pages(names: Sequence[str]) -> Iterator[str]:
+    """The folders of all pages, each with a slash at its end."""
+    yield ""
+    for place in (*VIEWS, *(f"runs/{name}" for name in names)):
+        yield f"{place}/"
+
+
+def _index(page: str) -> bytes:
+    """The page for a folder of the site: its addresses are relative, and it says what it may load."""
+    up = "../" * len(PurePosixPath(page).parts) or "./"
+    text = (_STATIC / "index.html").read_text(encoding="utf-8")
+    text = re.sub(r'(src|href)="/', rf'\1="{up}', text).replace("<html", "<html data-static", 1)
+    policy = POLICY.replace("; frame-ancestors 'none'", "")  # which only a server can demand
+    head = '<meta charset="utf-8">\n'
+    return text.replace(head, f'{head}<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n').encode()
