@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -19,15 +19,42 @@ from attnlab import registry
 from attnlab.config import Settings
 from attnlab.errors import AttnlabError, UserError
 from attnlab.machine import environment
-from attnlab.report.document import Cell, Column, Document, Facts, Notice, Row, RowTone, Section, Table, Text, section
-from attnlab.report.parts import Accuracy, LossCurve, cell, columns, folded, joint_losses, plain_facts, text_column
-from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, plain, plural, sized, span
+from attnlab.report.document import (
+    Axis,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Facts,
+    Notice,
+    Row,
+    RowTone,
+    Section,
+    Series,
+    Table,
+    Text,
+    section,
+)
+from attnlab.report.parts import (
+    Accuracy,
+    LossCurve,
+    cell,
+    columns,
+    folded,
+    joint_curve,
+    joint_losses,
+    lines,
+    plain_facts,
+    text_column,
+)
+from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, magnitude, plain, plural, sized, span
 from attnlab.store import records
 from attnlab.store.folders import refuse_existing, reporting_damage, write_folder
 from attnlab.store.listing import Details, Entry, share_done
-from attnlab.store.runs import Run
+from attnlab.store.runs import Run, Step
 
 NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
+_LIVE_CURVES = 3  # runs whose curves are shown one by one: those that train, or the newest
 _ALONE = "One run: how much another seed would change its numbers is not known."
 
 
@@ -226,6 +253,77 @@ def document(result: SideBySide) -> Document:
         about=f"Newest run: {result.finished}.",
         command=result.command,
     )
+
+
+def with_results(shown: Document, studies: Sequence[Entry], reports: Sequence[Document]) -> Document:
+    """The report of runs with the results of their studies first, in one table where the columns are the same."""
+    tables: dict[tuple[str, ...], Table] = {}
+    for name, report in zip(_distinct_names(studies), reports, strict=True):
+        for table in [table for table in report.tables() if table.brief][:1]:
+            rows = [replace(row, name=replace(row.name, text=f"{name}: {row.name.text}")) for row in table.rows]
+            key = tuple(column.title for column in table.columns)
+            before = tables[key].rows if key in tables else []
+            caption = f"{table.caption} Differences between studies are not tested." if before else table.caption
+            tables[key] = Table("Results of the studies", caption, table.columns, [*before, *rows], brief=True)
+    first = Section("Results of the studies", list(tables.values()))
+    others = [replace(part, title="The runs" if part.title == "Results" else part.title) for part in shown.sections]
+    title = f"{count(len(studies))} studies side by side" if len(studies) > 1 else shown.title
+    return replace(shown, title=title, sections=[first, *others])
+
+
+# While it trains
+
+
+def live_document(entry: Entry) -> Document:
+    """A run or study that is not complete: how far its runs have come, their curves, and what they wrote last."""
+    runs = [run for run in (entry.runs or (entry,)) if run.kind == "run"]
+    title = f"The {entry.kind} {entry.name}"
+    if not runs:
+        return Document("runs", title, ["Its first run has not begun yet."], [])
+    whole = document(side_by_side([entry], [str(entry.path)]))
+    steps = {str(run.path.relative_to(entry.path)) if run is not entry else run.name: Run(run.path).metrics() for run in runs}
+    table = _progress_table(dict(zip(steps, runs, strict=True)), steps)
+    newest = sorted(zip(steps, runs, strict=True), key=lambda pair: (pair[1].state == "active", pair[1].when))
+    curves = [_with_validation(name, steps[name]) for name, _ in newest[: -_LIVE_CURVES - 1 : -1] if steps[name]]
+    samples = [
+        Text([step.sample], "samples", f"{name}, after step {count(step.step)}")
+        for name in steps
+        for step in [step for step in steps[name] if step.sample][-1:]
+        if step.sample
+    ]
+    together = [section for section in whole.sections if section.title == "Training" and len(runs) > 1]
+    sections = [
+        *section("Progress", table),
+        *section("Training and validation", *curves),
+        *section("Samples", *samples),
+        *(Section("All runs together", part.blocks[:1]) for part in together),
+        *(part for part in whole.sections if part.title in ("Where they differ", "Settings")),
+    ]
+    return replace(whole, title=title, sections=sections, about="")
+
+
+def _progress_table(runs: Mapping[str, Entry], steps: Mapping[str, Sequence[Step]]) -> Table:
+    """How far every run of a study has come that has begun."""
+    rows = []
+    for name, run in runs.items():
+        validated = [step.dev_loss for step in steps[name] if step.dev_loss is not None]
+        done = run.progress or 0.0
+        left = run.seconds * (1 - done) / done if run.state == "active" and run.seconds and done else None
+        state = "training" if run.state == "active" else run.state
+        figures = cell(left, "seconds"), cell(run.seconds, "seconds"), cell(run.loss, "loss")
+        losses = [cell(validated[-1] if validated else None, "loss"), cell(min(validated, default=None), "loss")]
+        rows.append(Row(Cell(name), [Cell(state), Cell(share_done(done), done), *figures, *losses]))
+    titles = text_column("State"), "Done", "Time left", "Time so far", _LOSS, "Validation loss", "Best validation loss"
+    return Table("Progress", "Runs that have begun.", columns("Run", *titles), rows)
+
+
+def _with_validation(name: str, steps: Sequence[Step]) -> Chart:
+    """The losses of a run on training and validation data, over the tokens read."""
+    size, unit = magnitude(steps[-1].tokens)
+    known = [(step.tokens / size, step.dev_loss) for step in steps if step.dev_loss is not None]
+    series = [joint_curve("training", [LossCurve.of(steps)], size)]
+    series += [Series("validation", [x for x, _ in known], [y for _, y in known])] if known else []
+    return lines(name, series, Axis(f"{unit}tokens read"), Axis("loss", "nats per token"), f"the losses of {name}")
 
 
 # In the terminal

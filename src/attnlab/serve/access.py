@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -98,13 +98,15 @@ class Guard:
 
     def _answer(self, request: Request) -> Response | None:
         """The refusal of a request that may not be served, or the answer to one with the token; None for others."""
+        opened = "text/html" in request.headers.get("accept", "") and not request.scope["path"].startswith("/api/")
+        refused = _explanation if opened else refusal
         if request.headers.get("host", "").lower() not in self.access.hosts:
-            return refusal(421, "unknown host name in the request: use the link that attnlab printed")
+            return refused(421, "unknown host name in the request: use the link that attnlab printed")
         tokens = request.query_params.getlist("token")
         if request.method in _SAFE and any(map(self.access.knows, tokens)):
             return self._enter(request)
         if not self._may(request):
-            return refusal(403, "no access: open the link that attnlab printed, with its token")
+            return refused(403, "no access: open the link that attnlab printed, with its token")
         if sum(len(name) + len(value) for name, value in request.headers.raw) > HEADER_LIMIT:
             return refusal(431, f"the headers of the request are longer than {HEADER_LIMIT:,} bytes")
         if "transfer-encoding" in request.headers:
@@ -142,11 +144,33 @@ class Guard:
         return answer
 
 
+_CLOSING = {"connection": "close"}  # clients without access get one answer per connection
+
+
 def refusal(status: int, message: str) -> Response:
     """An answer that says in one line why there is no other; with 429 the client may try again."""
-    closing = {"connection": "close"}  # clients without access get one answer per connection
-    headers = {429: {"retry-after": "1"}, 403: closing, 421: closing}.get(status)
+    headers = {429: {"retry-after": "1"}, 403: _CLOSING, 421: _CLOSING}.get(status)
     return JSONResponse({"error": message}, status, headers)
+
+
+_HOW_TO_ENTER = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>attnlab: no access yet</title>
+<style>body { font: 1.05rem/1.6 system-ui, sans-serif; max-width: 38rem; margin: 3rem auto; padding: 0 1rem; }</style></head>
+<body><main><h1>This page opens with a link that has a token</h1>
+<p>The server runs with the permissions of the person who started it, so it answers only browsers that have opened its link.</p>
+<ol><li>Look at the terminal in which <code>attnlab serve</code> runs. It has printed a line such as
+<code>Open http://127.0.0.1:8642/?token=…</code></li>
+<li>Open that link in this browser, once. After that, all links to this server open, such as the one that you followed.</li>
+<li>After a restart of the server, the token is another one: open the new link.</li></ol>
+<p>Is it not your server? Ask the person who runs it for the link, or start your own with <code>attnlab serve</code>.</p>
+</main></body></html>
+"""
+
+
+def _explanation(status: int, _: str) -> Response:
+    """The same for a person with a browser: what to do."""
+    return HTMLResponse(_HOW_TO_ENTER, status, _CLOSING)
 
 
 class Connection(H11Protocol):
