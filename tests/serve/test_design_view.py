@@ -282,7 +282,7 @@ def test_a_proof_is_chosen_and_in_the_link(page: Any, served: Served) -> None:
 
 
 def test_a_sheet_is_answered_by_dragging_and_by_typing(page: Any, served: Served) -> None:
-    _open(page, served, "/design?tab=sheet&sheet=a12")
+    _open(page, served, "/design?tab=sheet&sheet=worked")
     first = page.locator(".task-card").first
     first.wait_for(timeout=_SLOW)
     first.get_by_role("button", name="Show in the planes").click()
@@ -333,7 +333,7 @@ def test_a_pasted_sheet_is_in_the_link(page: Any, served: Served) -> None:
     page.get_by_text("1 of 1 point;").wait_for(timeout=_SLOW)
     page.goto(served.base + "/design?tab=sheet&toml=damaged")
     page.get_by_text("The sheet in the link is damaged").wait_for(timeout=_SLOW)
-    page.goto(served.base + "/design?tab=sheet&sheet=a12&answers=damaged")
+    page.goto(served.base + "/design?tab=sheet&sheet=worked&answers=damaged")
     page.get_by_text("The answers in the link are damaged").wait_for(timeout=_SLOW)
 
 
@@ -449,7 +449,7 @@ def test_a_link_with_nonsense_still_opens(page: Any, served: Served, query: str)
 
 
 @pytest.mark.parametrize(
-    "path", ["/design?preset=twenty", "/design?preset=a12", "/design?tab=sheet&sheet=a12", "/design?tab=proofs"]
+    "path", ["/design?preset=twenty", "/design?preset=worked", "/design?tab=sheet&sheet=worked", "/design?tab=proofs"]
 )
 def test_nothing_is_wider_than_a_phone(page: Any, served: Served, path: str) -> None:
     page.set_viewport_size({"width": 390, "height": 844})

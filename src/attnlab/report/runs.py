@@ -295,11 +295,14 @@ def live_document(entry: Entry) -> Document:
     sections = [
         *section("Progress", table),
         *section("Training and validation", *curves),
-        *section("Samples", *samples),
+        *section("Latest samples", *samples),
         *(Section("All runs together", part.blocks[:1]) for part in together),
         *(part for part in whole.sections if part.title in ("Where they differ", "Settings")),
     ]
-    return replace(whole, title=title, sections=sections, about="")
+    active = [row for row in table.rows if row.cells[0].text == "training"]
+    lead = [f"{row.name.text} is at {row.cells[1].text}; time left: {row.cells[2].text}." for row in active]
+    notices = [notice for notice in whole.notices if notice.tone]
+    return replace(whole, title=title, lead=lead, sections=sections, notices=notices, about="")
 
 
 def _progress_table(runs: Mapping[str, Entry], steps: Mapping[str, Sequence[Step]]) -> Table:

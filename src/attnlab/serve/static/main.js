@@ -3,6 +3,7 @@ import { IS_STATIC, ROOT } from "./lib/address.js";
 import { ApiError } from "./lib/api.js";
 import { needsServer } from "./lib/command.js";
 import { h } from "./lib/dom.js";
+import { explainTerms } from "./lib/glossary.js";
 
 /**
  * @typedef {object} View
@@ -130,4 +131,5 @@ theme.addEventListener("click", () => {
 system.addEventListener("change", showTheme);
 showTheme();
 
+explainTerms(document);
 show();

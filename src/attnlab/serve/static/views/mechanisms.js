@@ -3,6 +3,7 @@ import { IS_STATIC, here, readState, writeState } from "../lib/address.js";
 import { ApiError, get, post } from "../lib/api.js";
 import { needsServer } from "../lib/command.js";
 import { fragment, h } from "../lib/dom.js";
+import { gloss } from "../lib/glossary.js";
 import { showReport } from "../lib/report.js";
 
 export const title = "Mechanisms";

@@ -4,7 +4,7 @@ import { IS_STATIC, here, pack, unpack } from "../../lib/address.js";
 import { copyButton, needsServer } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
 import { save } from "../../lib/report.js";
-import { shown } from "./format.js";
+import { asToml, shown } from "./format.js";
 import { center, queryOf, shortNumber } from "./state.js";
 
 /** @typedef {import("./playground.js").Playground} Playground */
@@ -30,11 +30,6 @@ const LONGEST_LINK = 8000; // characters of a packed sheet with its answers: ser
 
 /** @param {number} points */
 const pointsOf = (points) => `${shown(points)} point${points === 1 ? "" : "s"}`;
-
-/** The file of answers, where no server writes it: arrays and tables as typed, everything else as an expression. @param {Record<string, string>} answers */
-export const asToml = (answers) =>
-  Object.entries(answers).map(([name, typed]) => [name, typed.trim()]).filter(([, typed]) => typed)
-    .map(([name, typed]) => `${JSON.stringify(name)} = ${/^(\[.*\]|\{.*\})$/.test(typed) ? typed : JSON.stringify(typed)}\n`).join("");
 
 class Card {
   /**

@@ -134,7 +134,7 @@ export class Solver {
   #request() {
     const { keys, values, scaled, target } = this.playground.configuration;
     const { task, index, indices, weights, tolerance } = this.question;
-    const common = { task, keys, values, tolerance, scale: scaled ? "sqrt" : "none" };
+    const common = { task, keys, values, tolerance, scale: /** @type {"none" | "sqrt"} */ (scaled ? "sqrt" : "none") };
     if (task === "select") return { ...common, index };
     if (task === "reach") return { ...common, target };
     if (!indices.length) return this.#refuse("Choose at least one value.");

@@ -25,12 +25,13 @@ export const mountDetail = async (root, name, signal) => {
   const show = liveReport(report);
   root.append(trail(name), h("div", { class: "status-line" }, chip, bar, actions), resume, inner, loading, report, files);
 
-  /** @param {{ state: string, progress: number | null }} now @param {string} [kind] @param {string} [what] */
-  const showState = (now, kind, what) => {
-    chip.textContent = stateWords({ kind, what, ...now });
-    chip.className = `chip ${now.state || kind}`;
-    bar.hidden = now.state !== "active" || now.progress === null;
-    bar.value = now.progress ?? 0;
+  /** @param {import("./entries.js").Entry} now */
+  const showState = (now) => {
+    const { progress } = now.runs.find((run) => run.state === "active") ?? now;
+    chip.textContent = stateWords(now);
+    chip.className = `chip ${now.state || now.kind}`;
+    bar.hidden = now.state !== "active" || progress === null;
+    bar.value = progress ?? 0;
   };
 
   let first = true;
@@ -40,7 +41,7 @@ export const mountDetail = async (root, name, signal) => {
     const found = await get(`runs/${encoded(name)}/report`, signal);
     const entry = received(found.entry);
     loaded = entry;
-    showState(entry, entry.kind, entry.what);
+    showState(entry);
     show(found.markup);
     loading.remove();
     resume.hidden = IS_STATIC || !(entry.state === "stopped" && ["run", "study"].includes(entry.kind));
@@ -66,7 +67,6 @@ export const mountDetail = async (root, name, signal) => {
   let seen = false;
   const watch = () => {
     const end = follow(`runs/${encoded(name)}/events`, (now) => {
-      showState(now);
       const same = now.state === loaded.state && now.progress === loaded.progress && now.loss === loaded.loss;
       if (seen || !same) load();
       seen = true; // the first message tells how things are, which is mostly what the report shows
