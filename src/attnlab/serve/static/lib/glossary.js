@@ -22,7 +22,7 @@ export const TERMS = [
   [/nats?/, "The unit of the loss: one nat is a factor of e in probability."],
   [/epochs?/, "One pass over the training data."],
   [/seeds?/, "The number that fixes all random choices of a run; another seed gives another run of the same settings."],
-  [/95 % intervals?/, "A range made so that in 19 of 20 such exams it holds the true value."],
+  [/95[ \u00a0]%[ \u00a0]intervals?/, "A range made so that in 19 of 20 such exams it holds the true value."],
   [/pretrain(ing|ed)/, "Training on text, before any question is seen."],
   [/fine-tun(ing|ed)/, "Training a pretrained model further, on questions and answers."],
   [/ablations?/, "Switching a part off to see what changes."],
@@ -30,7 +30,7 @@ export const TERMS = [
 ];
 const ANY = new RegExp(`(?<![\\w-])(${TERMS.map(([name]) => name.source.replaceAll("(", "(?:")).join("|")})(?![\\w-])`, "i");
 const READ = "p, dt, figcaption, caption, li, h2, h3, .facts th";
-const APART = "a, button, label, code, pre, svg, script, style, dfn, blockquote, .samples, .answer-card, .tokens, .text, .command, .notice, .kicker, [role=alert], [role=status]";
+const APART = "a, button, label, code, pre, svg, script, style, dfn, details, [data-head], .samples, .answer-card, .tokens, .text, .command, .notice, .kicker, [role=alert], [role=status]";
 
 /** The place of a word among the terms; -1 for others. @param {string} word */
 export const termOf = (word) => TERMS.findIndex(([name]) => new RegExp(`^(${name.source})$`, "i").test(word));
