@@ -39,7 +39,7 @@ def site_files(names: Sequence[str]) -> dict[str, bytes]:
     inside = [path.relative_to(root).as_posix() for path in paths]
     files = {f"static/{path.relative_to(_STATIC).as_posix()}": path.read_bytes() for path in _STATIC.rglob("*.*")}
     files |= {f"static/{name}": text().encode() for name, text in SHARED.items()}
-    answers = {**_views(), **_reports(Options(Path(os.path.relpath(root))), inside)}
+    answers = {**_views(), **_reports(Options(root), inside)}
     files |= {f"api/{name}.json": encode_line(answer) for name, answer in answers.items()}
     return files | {f"{page}index.html": _index(page) for page in _pages(inside)}
 
@@ -63,10 +63,13 @@ def _views() -> dict[str, Any]:
 def _reports(options: Options, names: Sequence[str]) -> dict[str, Any]:
     """The list of runs and their reports, without the paths of this machine."""
     reports = {name: runs.report(options, runs.RunQuery(name)) for name in names}
-    return {
-        "runs": runs.Listing("", [replace(report.entry, runs=()) for report in reports.values()]),
-        **{f"runs/{name}/report": structs.replace(one, path=Path(name), files=[]) for name, one in reports.items()},
-    }
+    answers: dict[str, Any] = {"runs": runs.Listing("", [replace(report.entry, runs=()) for report in reports.values()])}
+    for name, report in reports.items():
+        markup = report.markup
+        for folder in (options.root, options.root.parent):
+            markup = markup.replace(escape(f"{folder}/"), "") if folder.name else markup
+        answers[f"runs/{name}/report"] = structs.replace(report, markup=markup, command="", path=Path(name), files=[])
+    return answers
 
 
 def _pages(names: Sequence[str]) -> Iterator[str]:

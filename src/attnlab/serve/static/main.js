@@ -25,6 +25,9 @@ const root = /** @type {HTMLElement} */ (document.getElementById("view"));
 const message = /** @type {HTMLElement} */ (document.getElementById("message"));
 let current = new AbortController();
 
+// On a static site they are relative to where the page was opened, and the address changes.
+for (const link of /** @type {NodeListOf<HTMLAnchorElement | HTMLLinkElement>} */ (document.querySelectorAll(".bar a, link"))) link.href = link.href;
+
 /** What is shown at an address that no view has. @type {View} */
 const nowhere = {
   title: "Not found",
