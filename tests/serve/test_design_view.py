@@ -466,7 +466,7 @@ def test_both_planes_are_seen_while_a_point_is_dragged_on_a_phone(page: Any, ser
     planes = [page.locator(f"{place} svg.plane").bounding_box() for place in (".keys", ".values-plane")]
     assert all(box["y"] >= 90 and box["y"] + box["height"] <= height for box in planes)
     before = _weights(page)
-    query = page.get_by_role("slider", name="Query").bounding_box()
+    query = page.locator(".handle.query .ring").bounding_box()
     x, y = query["x"] + query["width"] / 2, query["y"] + query["height"] / 2
     page.mouse.move(x, y)
     page.mouse.down()

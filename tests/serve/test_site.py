@@ -49,7 +49,10 @@ def visit(chromium: Any, site: str) -> Iterator[Any]:
     page, problems = context.new_page(), list[str]()
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda asked: problems.append(asked.url) if not asked.url.startswith((site, "data:", "blob:")) else None)
+    page.on(
+        "request",
+        lambda asked: problems.append(asked.url) if not asked.url.startswith((site, "data:", "blob:")) else None,
+    )
 
     def visit(path: str) -> Any:
         page.goto(site + path)
@@ -118,7 +121,11 @@ def test_proofs_noise_and_sheets_are_there_and_what_needs_a_server_says_so(visit
         page.get_by_role("button", name="Save as answers.toml").click()
     assert download.value.path().read_text() == '"select" = "10*K[0]"\n'
     assert page.get_by_role("button", name="Mark the answers").count() == 0
-    for path, what in (("mechanisms/?name=dot", "Measuring"), ("ask/", "Asking a model"), ("design/?tab=sheet", "Marking")):
+    for path, what in (
+        ("mechanisms/?name=dot", "Measuring"),
+        ("ask/", "Asking a model"),
+        ("design/?tab=sheet", "Marking"),
+    ):
         assert visit(path).get_by_text(f"{what}").get_by_text("needs a computer with attnlab").first.is_visible()
 
 

@@ -66,8 +66,9 @@ def shorten(words: str, room: float) -> str:
 
 def _svg(width: float, height: float, label: str, parts: Sequence[str], extra: str = "") -> str:
     """The frame of every chart; `--wide` tells the style sheet its width."""
+    kind = "chart narrow" if width == NARROW else "chart"
     return (
-        f'<svg class="chart{" narrow" if width == NARROW else ""}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
         f' style="--wide: {width:g}px" role="img" aria-label="{_clean(label)}"{extra}>' + "".join(parts) + "</svg>"
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -19,34 +19,10 @@ from attnlab import registry
 from attnlab.config import Settings
 from attnlab.errors import AttnlabError, UserError
 from attnlab.machine import environment
-from attnlab.report.document import (
-    Axis,
-    Cell,
-    Chart,
-    Column,
-    Document,
-    Facts,
-    Notice,
-    Row,
-    RowTone,
-    Section,
-    Series,
-    Table,
-    Text,
-    section,
-)
-from attnlab.report.parts import (
-    Accuracy,
-    LossCurve,
-    cell,
-    columns,
-    folded,
-    joint_curve,
-    joint_losses,
-    lines,
-    plain_facts,
-    text_column,
-)
+from attnlab.report import document as blocks
+from attnlab.report import parts
+from attnlab.report.document import Cell, Column, Document, Facts, Notice, Row, RowTone, Section, Table, Text, section
+from attnlab.report.parts import Accuracy, LossCurve, cell, columns, folded, joint_losses, plain_facts, text_column
 from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, magnitude, plain, plural, sized, span
 from attnlab.store import records
 from attnlab.store.folders import refuse_existing, reporting_damage, write_folder
@@ -265,10 +241,9 @@ def with_results(shown: Document, studies: Sequence[Entry], reports: Sequence[Do
             before = tables[key].rows if key in tables else []
             caption = f"{table.caption} Differences between studies are not tested." if before else table.caption
             tables[key] = Table("Results of the studies", caption, table.columns, [*before, *rows], brief=True)
-    first = Section("Results of the studies", list(tables.values()))
     others = [replace(part, title="The runs" if part.title == "Results" else part.title) for part in shown.sections]
     title = f"{count(len(studies))} studies side by side" if len(studies) > 1 else shown.title
-    return replace(shown, title=title, sections=[first, *others])
+    return replace(shown, title=title, sections=[*section("Results of the studies", *tables.values()), *others])
 
 
 # While it trains
@@ -281,52 +256,55 @@ def live_document(entry: Entry) -> Document:
     if not runs:
         return Document("runs", title, ["Its first run has not begun yet."], [])
     whole = document(side_by_side([entry], [str(entry.path)]))
-    steps = {str(run.path.relative_to(entry.path)) if run is not entry else run.name: Run(run.path).metrics() for run in runs}
-    table = _progress_table(dict(zip(steps, runs, strict=True)), steps)
-    newest = sorted(zip(steps, runs, strict=True), key=lambda pair: (pair[1].state == "active", pair[1].when))
-    curves = [_with_validation(name, steps[name]) for name, _ in newest[: -_LIVE_CURVES - 1 : -1] if steps[name]]
+    names = {run.path: run.name if run is entry else str(run.path.relative_to(entry.path)) for run in runs}
+    steps = {run.path: Run(run.path).metrics() for run in runs}
+    newest = sorted(runs, key=lambda run: (run.state == "active", run.when), reverse=True)[:_LIVE_CURVES]
     samples = [
-        Text([step.sample], "samples", f"{name}, after step {count(step.step)}")
-        for name in steps
-        for step in [step for step in steps[name] if step.sample][-1:]
-        if step.sample
+        Text([step.sample or ""], "samples", f"{names[run.path]}, after step {count(step.step)}")
+        for run in runs
+        for step in [step for step in steps[run.path] if step.sample][-1:]
     ]
-    together = [section for section in whole.sections if section.title == "Training" and len(runs) > 1]
-    sections = [
+    table = Table(
+        "Progress",
+        "Runs that have begun.",
+        columns("Run", *_PROGRESS),
+        [_progress(names[run.path], run, steps[run.path]) for run in runs],
+    )
+    curves = [_with_validation(names[run.path], steps[run.path]) for run in newest if steps[run.path]]
+    first = [
         *section("Progress", table),
         *section("Training and validation", *curves),
         *section("Latest samples", *samples),
-        *(Section("All runs together", part.blocks[:1]) for part in together),
-        *(part for part in whole.sections if part.title in ("Where they differ", "Settings")),
     ]
     active = [row for row in table.rows if row.cells[0].text == "training"]
     lead = [f"{row.name.text} is at {row.cells[1].text}; time left: {row.cells[2].text}." for row in active]
+    kept = [part for part in whole.sections if part.title in ("Where they differ", "Settings")]
     notices = [notice for notice in whole.notices if notice.tone]
-    return replace(whole, title=title, lead=lead, sections=sections, notices=notices, about="")
+    return replace(whole, title=title, lead=lead, sections=[*first, *kept], notices=notices, about="")
 
 
-def _progress_table(runs: Mapping[str, Entry], steps: Mapping[str, Sequence[Step]]) -> Table:
-    """How far every run of a study has come that has begun."""
-    rows = []
-    for name, run in runs.items():
-        validated = [step.dev_loss for step in steps[name] if step.dev_loss is not None]
-        done = run.progress or 0.0
-        left = run.seconds * (1 - done) / done if run.state == "active" and run.seconds and done else None
-        state = "training" if run.state == "active" else run.state
-        figures = cell(left, "seconds"), cell(run.seconds, "seconds"), cell(run.loss, "loss")
-        losses = [cell(validated[-1] if validated else None, "loss"), cell(min(validated, default=None), "loss")]
-        rows.append(Row(Cell(name), [Cell(state), Cell(share_done(done), done), *figures, *losses]))
-    titles = text_column("State"), "Done", "Time left", "Time so far", _LOSS, "Validation loss", "Best validation loss"
-    return Table("Progress", "Runs that have begun.", columns("Run", *titles), rows)
+_PROGRESS = text_column("State"), "Done", "Time left", "Time so far", _LOSS, "Validation loss", "Best validation loss"
 
 
-def _with_validation(name: str, steps: Sequence[Step]) -> Chart:
+def _progress(name: str, run: Entry, steps: Sequence[Step]) -> Row:
+    validated = [step.dev_loss for step in steps if step.dev_loss is not None]
+    done = run.progress or 0.0
+    left = run.seconds * (1 - done) / done if run.state == "active" and run.seconds and done else None
+    state = Cell("training" if run.state == "active" else run.state)
+    losses = [cell(loss, "loss") for loss in (run.loss, *(validated[-1:] or [None]), min(validated, default=None))]
+    return Row(
+        Cell(name), [state, Cell(share_done(done), done), cell(left, "seconds"), cell(run.seconds, "seconds"), *losses]
+    )
+
+
+def _with_validation(name: str, steps: Sequence[Step]) -> blocks.Chart:
     """The losses of a run on training and validation data, over the tokens read."""
     size, unit = magnitude(steps[-1].tokens)
     known = [(step.tokens / size, step.dev_loss) for step in steps if step.dev_loss is not None]
-    series = [joint_curve("training", [LossCurve.of(steps)], size)]
-    series += [Series("validation", [x for x, _ in known], [y for _, y in known])] if known else []
-    return lines(name, series, Axis(f"{unit}tokens read"), Axis("loss", "nats per token"), f"the losses of {name}")
+    series = [parts.joint_curve("training", [LossCurve.of(steps)], size)]
+    series += [blocks.Series("validation", [x for x, _ in known], [y for _, y in known])] if known else []
+    axes = blocks.Axis(f"{unit}tokens read"), blocks.Axis("loss", "nats per token")
+    return parts.lines(name, series, *axes, f"the losses of {name}")
 
 
 # In the terminal

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from attnlab.reading import packaged_text
 from attnlab.serve.routes import POLICY
 
 BODY_LIMIT = 2**20  # bytes of a request
@@ -153,24 +154,9 @@ def refusal(status: int, message: str) -> Response:
     return JSONResponse({"error": message}, status, headers)
 
 
-_HOW_TO_ENTER = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark"><title>attnlab: no access yet</title>
-<style>body { font: 1.05rem/1.6 system-ui, sans-serif; max-width: 38rem; margin: 3rem auto; padding: 0 1rem; }</style></head>
-<body><main><h1>This page opens with a link that has a token</h1>
-<p>The server runs with the permissions of the person who started it, so it answers only browsers that have opened its link.</p>
-<ol><li>Look at the terminal in which <code>attnlab serve</code> runs. It has printed a line such as
-<code>Open http://127.0.0.1:8642/?token=…</code></li>
-<li>Open that link in this browser, once. After that, all links to this server open, such as the one that you followed.</li>
-<li>After a restart of the server, the token is another one: open the new link.</li></ol>
-<p>Is it not your server? Ask the person who runs it for the link, or start your own with <code>attnlab serve</code>.</p>
-</main></body></html>
-"""
-
-
 def _explanation(status: int, _: str) -> Response:
     """The same for a person with a browser: what to do."""
-    return HTMLResponse(_HOW_TO_ENTER, status, _CLOSING)
+    return HTMLResponse(packaged_text("serve", "static", "enter.html"), status, _CLOSING)
 
 
 class Connection(H11Protocol):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
@@ -39,31 +39,33 @@ def site_files(names: Sequence[str]) -> dict[str, bytes]:
     inside = [path.relative_to(root).as_posix() for path in paths]
     files = {f"static/{path.relative_to(_STATIC).as_posix()}": path.read_bytes() for path in _STATIC.rglob("*.*")}
     files |= {f"static/{name}": text().encode() for name, text in SHARED.items()}
-    answers = {**_views(), **_reports(Options(root), inside)}
+    answers = _views() | _reports(Options(root), inside)
     files |= {f"api/{name}.json": encode_line(answer) for name, answer in answers.items()}
-    return files | {f"{page}index.html": _index(page) for page in _pages(inside)}
+    pages = ["", *(f"{place}/" for place in (*VIEWS, *(f"runs/{name}" for name in inside)))]
+    return files | {f"{page}index.html": _index(page) for page in pages}
 
 
 def _views() -> dict[str, Any]:
     """The answers to what Design and Mechanisms ask."""
     from attnlab.design.theorems import DERIVATIONS
 
-    options, catalogue = Options(), mechanisms.catalogue(Options(), Query())
-    sheets = design.examples(options, Query())
-    return {
-        "mechanisms": catalogue,
-        **{f"mechanisms/{one.name}": mechanisms.card(options, mechanisms.MechanismQuery(one.name)) for one in catalogue.mechanisms},
-        "design/noise": design.noise(options, design.NoiseSettings()),
-        "design/sheets": sheets,
-        **{f"design/sheet/{one.name}": design.read_sheet(options, design.SheetContent(one.text)) for one in sheets},
-        **{f"design/proof/{name}": design.prove(options, design.ProofQuery(name)) for name in DERIVATIONS},
-    }
+    options = Options()
+    catalogue, sheets = mechanisms.catalogue(options, Query()), design.examples(options, Query())
+    answers: dict[str, Any] = {"mechanisms": catalogue, "design/sheets": sheets}
+    answers["design/noise"] = design.noise(options, design.NoiseSettings())
+    for one in catalogue.mechanisms:
+        answers[f"mechanisms/{one.name}"] = mechanisms.card(options, mechanisms.MechanismQuery(one.name))
+    for sheet in sheets:
+        answers[f"design/sheet/{sheet.name}"] = design.read_sheet(options, design.SheetContent(sheet.text))
+    return answers | {f"design/proof/{name}": design.prove(options, design.ProofQuery(name)) for name in DERIVATIONS}
 
 
 def _reports(options: Options, names: Sequence[str]) -> dict[str, Any]:
     """The list of runs and their reports, without the paths of this machine."""
     reports = {name: runs.report(options, runs.RunQuery(name)) for name in names}
-    answers: dict[str, Any] = {"runs": runs.Listing("", [replace(report.entry, runs=()) for report in reports.values()])}
+    answers: dict[str, Any] = {
+        "runs": runs.Listing("", [replace(report.entry, runs=()) for report in reports.values()])
+    }
     for name, report in reports.items():
         markup = report.markup
         for folder in (options.root, options.root.parent):
@@ -72,18 +74,12 @@ def _reports(options: Options, names: Sequence[str]) -> dict[str, Any]:
     return answers
 
 
-def _pages(names: Sequence[str]) -> Iterator[str]:
-    """The folders of all pages, each with a slash at its end."""
-    yield ""
-    for place in (*VIEWS, *(f"runs/{name}" for name in names)):
-        yield f"{place}/"
-
-
 def _index(page: str) -> bytes:
     """The page for a folder of the site: its addresses are relative, and it says what it may load."""
-    up = "../" * len(PurePosixPath(page).parts) or "./"
+    up, policy = "../" * page.count("/") or "./", POLICY.replace("; frame-ancestors 'none'", "")  # for servers only
     text = (_STATIC / "index.html").read_text(encoding="utf-8")
     text = re.sub(r'(src|href)="/', rf'\1="{up}', text).replace("<html", "<html data-static", 1)
-    policy = POLICY.replace("; frame-ancestors 'none'", "")  # which only a server can demand
     head = '<meta charset="utf-8">\n'
-    return text.replace(head, f'{head}<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n').encode()
+    return text.replace(
+        head, f'{head}<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
+    ).encode()
