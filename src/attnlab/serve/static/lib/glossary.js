@@ -3,10 +3,10 @@ import { h } from "./dom.js";
 
 /** What terms mean, by their names, with their plural if it has another stem. @type {[RegExp, string][]} */
 export const TERMS = [
-  [/quer(y|ies)/, "The vector of the token that looks: its dot product with every key decides what it looks at."],
   [/keys?/, "The vector by which a token is found: the more it points along a query, the more weight it gets."],
   [/values?/, "The vector that a token contributes to the output, in proportion to its weight."],
   [/scores?/, "The dot product of a query and a key, before softmax."],
+  [/quer(y|ies)/, "The vector of the token that looks: its dot product with every key decides what it looks at."],
   [/softmax/, "Turns scores into weights: each is e to the power of the score, divided by the sum over all keys."],
   [/weights?/, "The shares, which sum to one, in which the output of a head mixes the values."],
   [/margin/, "By how much the score of the first key exceeds that of the second."],
@@ -30,7 +30,9 @@ export const TERMS = [
 ];
 const ANY = new RegExp(`(?<![\\w-])(${TERMS.map(([name]) => name.source.replaceAll("(", "(?:")).join("|")})(?![\\w-])`, "i");
 const READ = "p, dt, figcaption, caption, li, h2, h3, .facts th";
-const APART = "a, button, label, code, pre, svg, script, style, dfn, details, [data-head], .samples, .answer-card, .tokens, .text, .command, .notice, .kicker, [role=alert], [role=status]";
+const APART = "a, button, label, code, pre, svg, script, style, dfn, details, [data-head], .tip, .help, .samples, .answer-card, .tokens, .text, .command, .notice, .kicker, [role=alert], [role=status]";
+
+const ORDINARY = 3; // the first of these terms are also ordinary words: keys to press, values of a setting
 
 /** The place of a word among the terms; -1 for others. @param {string} word */
 export const termOf = (word) => TERMS.findIndex(([name]) => new RegExp(`^(${name.source})$`, "i").test(word));
@@ -38,8 +40,9 @@ export const termOf = (word) => TERMS.findIndex(([name]) => new RegExp(`^(${name
 /**
  * Marks each term once per view, where it first stands in a text.
  * @param {Element} root
+ * @param {boolean} [technical]  whether keys, values and scores are those of attention here
  */
-export const gloss = (root) => {
+export const gloss = (root, technical = false) => {
   const view = root.closest(".view") ?? root;
   const known = new Set([...view.querySelectorAll("dfn")].map((term) => term.getAttribute("data-term")));
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
@@ -49,9 +52,9 @@ export const gloss = (root) => {
   for (let text of texts) {
     if (!text.parentElement?.closest(READ) || text.parentElement.closest(APART)) continue;
     for (let found = ANY.exec(text.data); found; found = ANY.exec(text.data)) {
-      const word = text.splitText(found.index), term = String(termOf(found[0]));
+      const word = text.splitText(found.index), place = termOf(found[0]), term = String(place);
       text = word.splitText(found[0].length);
-      if (known.has(term)) continue;
+      if (known.has(term) || (place < ORDINARY && !technical)) continue;
       known.add(term);
       word.replaceWith(h("dfn", { "data-term": term, tabindex: 0 }, word.data));
     }

@@ -129,7 +129,7 @@ export const mount = (root, _, signal) => {
     if (explain.dataset.score !== score) {
       explain.dataset.score = score;
       explain.textContent = `Each key k gets the score ${score}; softmax turns scores into weights, and the output is the mean of the values with these weights. Drag the query.`;
-      gloss(explain);
+      gloss(explain, true);
     }
     scale.show(configuration.scale);
     numbers.show(configuration);
@@ -193,7 +193,7 @@ export const mount = (root, _, signal) => {
     }),
   );
   show();
-  gloss(playground.element);
+  gloss(playground.element, true);
   ready = true;
   if (state.asked) solver.solve(false);
   return () => {

@@ -241,6 +241,7 @@ const showOne = async (root, name, signal) => {
   document.title = `${name} – Mechanisms – attnlab`;
   const report = h("div", {});
   showReport(report, card.html);
+  gloss(report, true);
   setCode(report);
   report.querySelectorAll(".layer label").forEach((label) => label.append(h("span", { class: "note" }, label.getAttribute("title")?.split(", ").at(-1))));
   const one = card.mechanism;
