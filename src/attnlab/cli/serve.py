@@ -19,8 +19,9 @@ def page(
     /,
     *runs: Annotated[str, about("Runs or studies whose reports to include: folders, or names in ./runs.")],
 ) -> None:
-    """Write the page as plain files: design, mechanisms and chosen reports, without a server.
+    """Write the page as plain files, which need no server.
 
+    They hold the views Design and Mechanisms and the reports of the runs and studies named.
     Put the folder on any web server, such as GitHub Pages, or try it with `python -m http.server`.
     """
     from attnlab.serve.site import site_files
