@@ -291,7 +291,9 @@ def _progress(name: str, run: Entry, steps: Sequence[Step]) -> Row:
     done = run.progress or 0.0
     left = run.seconds * (1 - done) / done if run.state == "active" and run.seconds and done else None
     state = Cell("training" if run.state == "active" else run.state)
-    losses = [cell(loss, "loss") for loss in (run.loss, *(validated[-1:] or [None]), min(validated, default=None))]
+    losses = [
+        cell(loss, "loss") for loss in (run.loss, validated[-1] if validated else None, min(validated, default=None))
+    ]
     return Row(
         Cell(name), [state, Cell(share_done(done), done), cell(left, "seconds"), cell(run.seconds, "seconds"), *losses]
     )
