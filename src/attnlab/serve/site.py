@@ -81,5 +81,5 @@ def _index(page: str) -> bytes:
     text = re.sub(r'(src|href)="/', rf'\1="{up}', text).replace("<html", "<html data-static", 1)
     head = '<meta charset="utf-8">\n'
     return text.replace(
-        head, f'{head}<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
+        head, f'{head}<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
     ).encode()
