@@ -37,7 +37,8 @@ def site_files(names: Sequence[str]) -> dict[str, bytes]:
     paths = [entry.path.absolute() for entry in entries]
     root = Path(os.path.commonpath([path.parent for path in paths])) if paths else Path()
     inside = [path.relative_to(root).as_posix() for path in paths]
-    files = {f"static/{path.relative_to(_STATIC).as_posix()}": path.read_bytes() for path in _STATIC.rglob("*.*")}
+    static = [path for path in _STATIC.rglob("*.*") if path.suffix != ".html"]
+    files = {f"static/{path.relative_to(_STATIC).as_posix()}": path.read_bytes() for path in static}
     files |= {f"static/{name}": text().encode() for name, text in SHARED.items()}
     answers = _views() | _reports(Options(root), inside)
     files |= {f"api/{name}.json": encode_line(answer) for name, answer in answers.items()}
@@ -80,6 +81,4 @@ def _index(page: str) -> bytes:
     text = (_STATIC / "index.html").read_text(encoding="utf-8")
     text = re.sub(r'(src|href)="/', rf'\1="{up}', text).replace("<html", "<html data-static", 1)
     head = '<meta charset="utf-8">\n'
-    return text.replace(
-        head, f'{head}<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-    ).encode()
+    return text.replace(head, f'{head}<meta http-equiv="Content-Security-Policy" content="{policy}">\n').encode()
