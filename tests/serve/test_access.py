@@ -46,6 +46,17 @@ def test_nothing_is_served_without_the_token(served: Served) -> None:
     assert httpx.get(f"{served.base}/design", headers={"authorization": "Bearer wrong"}).status_code == 403
 
 
+def test_a_browser_without_the_token_is_told_how_to_get_the_link(served: Served) -> None:
+    browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path, headers in (("/mechanisms?name=dot", browser), ("/", {**browser, "host": "elsewhere.example"})):
+        answer = httpx.get(served.base + path, headers=headers)
+        assert answer.status_code in (403, 421)
+        assert answer.headers["content-type"].startswith("text/html")
+        assert "Look at the terminal in which <code>attnlab serve</code> runs" in answer.text
+        assert served.token not in answer.text
+    assert "error" in httpx.get(f"{served.base}/api/runs", headers=browser).json()
+
+
 def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(served: Served, browser: httpx.Client) -> None:
     answer = httpx.get(f"{served.base}/design?keys=1&token={served.token}")
     assert answer.headers["location"] == "/design?keys=1"

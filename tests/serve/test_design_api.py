@@ -144,11 +144,11 @@ def _sheet(client: httpx.Client, name: str) -> str:
 
 
 def test_the_package_carries_the_worked_exercise(client: httpx.Client) -> None:
-    assert _sheet(client, "a12") == (_EXAMPLES / "a12.toml").read_text()
+    assert _sheet(client, "worked") == (_EXAMPLES / "a12.toml").read_text()
 
 
 def test_the_worked_exercise_is_marked_as_by_the_command(client: httpx.Client) -> None:
-    text = _sheet(client, "a12")
+    text = _sheet(client, "worked")
     read = posted(client, "sheet", {"text": text})
     assert [task["name"] for task in read["tasks"]] == ["select", "identity", "average all", "average two"]
     assert read["tasks"][0]["keys"][0] == [0.47, 0.65, 0.6]
@@ -226,7 +226,7 @@ def test_a_sheet_with_a_mistake_gets_one_line(client: httpx.Client, text: str, w
 )
 def test_whatever_is_typed_fails_its_task_only(client: httpx.Client, typed: str) -> None:
     marks = posted(
-        client, "mark", {"text": _sheet(client, "a12"), "answers": {"select": typed, "average all": "0*K[0]"}}
+        client, "mark", {"text": _sheet(client, "worked"), "answers": {"select": typed, "average all": "0*K[0]"}}
     )
     assert [one["passed"] for one in marks["tasks"]] == [False, False, True, False]
 

@@ -282,7 +282,7 @@ def test_a_proof_is_chosen_and_in_the_link(page: Any, served: Served) -> None:
 
 
 def test_a_sheet_is_answered_by_dragging_and_by_typing(page: Any, served: Served) -> None:
-    _open(page, served, "/design?tab=sheet&sheet=a12")
+    _open(page, served, "/design?tab=sheet&sheet=worked")
     first = page.locator(".task-card").first
     first.wait_for(timeout=_SLOW)
     first.get_by_role("button", name="Show in the planes").click()
@@ -333,7 +333,7 @@ def test_a_pasted_sheet_is_in_the_link(page: Any, served: Served) -> None:
     page.get_by_text("1 of 1 point;").wait_for(timeout=_SLOW)
     page.goto(served.base + "/design?tab=sheet&toml=damaged")
     page.get_by_text("The sheet in the link is damaged").wait_for(timeout=_SLOW)
-    page.goto(served.base + "/design?tab=sheet&sheet=a12&answers=damaged")
+    page.goto(served.base + "/design?tab=sheet&sheet=worked&answers=damaged")
     page.get_by_text("The answers in the link are damaged").wait_for(timeout=_SLOW)
 
 
@@ -449,10 +449,42 @@ def test_a_link_with_nonsense_still_opens(page: Any, served: Served, query: str)
 
 
 @pytest.mark.parametrize(
-    "path", ["/design?preset=twenty", "/design?preset=a12", "/design?tab=sheet&sheet=a12", "/design?tab=proofs"]
+    "path", ["/design?preset=twenty", "/design?preset=worked", "/design?tab=sheet&sheet=worked", "/design?tab=proofs"]
 )
 def test_nothing_is_wider_than_a_phone(page: Any, served: Served, path: str) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     _open(page, served, path)
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("height", [844, 664])
+def test_both_planes_are_seen_while_a_point_is_dragged_on_a_phone(page: Any, served: Served, height: int) -> None:
+    page.set_viewport_size({"width": 390, "height": height})
+    _open(page, served, "/design")
+    page.locator(".keys figcaption").evaluate("(node) => scrollTo(0, node.getBoundingClientRect().top + scrollY - 100)")
+    planes = [page.locator(f"{place} svg.plane").bounding_box() for place in (".keys", ".values-plane")]
+    assert all(box["y"] >= 90 and box["y"] + box["height"] <= height for box in planes)
+    before = _weights(page)
+    query = page.locator(".handle.query .ring").bounding_box()
+    x, y = query["x"] + query["width"] / 2, query["y"] + query["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 60, y + 80, steps=4)
+    page.mouse.up()
+    assert _weights(page) != before
+
+
+def test_terms_are_explained_by_hovering_and_by_focus(page: Any, served: Served) -> None:
+    _open(page, served, "/design")
+    term, meaning = page.locator("dfn", has_text="softmax"), page.get_by_role("tooltip")
+    term.hover()
+    assert "divided by the sum over all keys" in meaning.inner_text()
+    page.keyboard.press("Escape")
+    assert meaning.count() == 0
+    term.focus()
+    assert meaning.is_visible()
+    assert term.get_attribute("aria-describedby") == meaning.get_attribute("id")
+    page.locator("dfn", has_text="query").focus()
+    assert "The vector of the token that looks" in meaning.inner_text()
+    assert page.locator("dfn", has_text=re.compile("^scores?$")).count() == 1, "each term is marked once"

@@ -62,7 +62,7 @@ def test_an_audit_and_a_measurement_run_when_asked(page: Any, served: Served) ->
     page.get_by_role("button", name="Measure").click()
     page.get_by_role("button", name="Cancel").wait_for()
     page.get_by_text("Time of a step").wait_for(timeout=300_000)
-    assert page.locator("section[aria-labelledby=cost] svg.chart").count() == 2
+    assert page.locator("section[aria-labelledby=cost] svg.chart:visible").count() == 2
     page.reload()
     page.get_by_text("Time of a step").wait_for(timeout=60_000)
     assert page.get_by_role("button", name="Audit again").is_visible()

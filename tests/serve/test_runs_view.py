@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from serving import Served
 
-from attnlab.store.folders import Manifest
+from attnlab.store.folders import Manifest, locked
 
 MALICIOUS = "<img src=x onerror=alert(1)>"
 _TIMEOUT = 60_000
@@ -135,6 +136,49 @@ def test_curves_grow_while_a_run_trains_and_the_reader_stays_where_they_are(
     resume.wait_for(state="hidden")
 
 
+@pytest.fixture
+def training(served: Served) -> Iterator[Path]:
+    """A study whose first run trains, a third done, with a validation and a sample."""
+    study = served.root / "training"
+    shutil.copytree(served.root / "recall-1", study, ignore=lambda *_: ["finetune", "no-pretraining", "result.json"])
+    for folder, name in ((study, "study"), (study / "pretrain", "run")):
+        begun = {
+            file: (folder / file).read_bytes() for file in ("study.json", "config.json") if (folder / file).exists()
+        }
+        (folder / "manifest.json").write_bytes(Manifest.of(name, begun).to_bytes())
+    metrics = study / "pretrain" / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    rows = rows[: len(rows) // 3]
+    rows[-2] |= {"dev_loss": 4.5, "sample": "an early sample"}
+    rows[-1] |= {"dev_loss": 4.25, "sample": "Hank Aaron was a player", "seconds": 60.0, "progress": 1 / 3}
+    metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    with locked(study / "pretrain"):
+        yield study
+    shutil.rmtree(study)
+
+
+def test_a_study_in_training_shows_progress_time_left_validation_and_a_sample(
+    page: Any, served: Served, training: Path
+) -> None:
+    page.goto(f"{served.base}/runs")
+    page.get_by_text("training 33 %, 2 min left, pretrain").wait_for(timeout=_TIMEOUT)
+    page.goto(f"{served.base}/runs/training")
+    page.get_by_role("heading", level=1, name="The study training").wait_for(timeout=_TIMEOUT)
+    assert page.locator(".status-line .chip").inner_text() == "training 33 %, 2 min left, pretrain"
+    assert page.locator(".status-line progress").is_visible()
+    row = page.get_by_role("row", name=re.compile("^pretrain training 33 % 2 min 00 s"))
+    assert row.locator("td").last.inner_text() == "4.250"
+    assert page.locator("figure.curves .key:visible").all_text_contents() == ["training", "validation"]
+    assert page.get_by_text("Hank Aaron was a player").is_visible()
+    assert page.get_by_text("an early sample").count() == 0
+    assert "attnlab resume" not in page.locator(".report").inner_text()
+    with (training / "pretrain" / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+        step = {"step": 99, "progress": 0.5, "epoch": 1.0, "loss": 3.0, "rate": 1.0, "tokens": 9999, "seconds": 90.0}
+        stream.write(json.dumps({**step, "sample": "a later sample"}) + "\n")
+    page.get_by_text("a later sample").wait_for(timeout=_TIMEOUT)
+    assert page.locator(".status-line .chip").inner_text().startswith("training 50 %")
+
+
 @pytest.mark.parametrize("view", ["runs", "ask"])
 def test_a_folder_without_runs_shows_the_command_that_trains_one(page: Any, coding: Served, view: str) -> None:
     page.goto(coding.link)
@@ -174,6 +218,38 @@ def test_runs_side_by_side_and_their_samples(page: Any, served: Served) -> None:
     page.get_by_role("button", name="Write", exact=True).click()
     page.get_by_text("log probability").nth(5).wait_for(timeout=_TIMEOUT)
     assert not page.get_by_label("Temperature").is_visible()
+
+
+def test_studies_side_by_side_show_their_results_first(page: Any, served: Served) -> None:
+    shutil.copytree(served.root / "recall-1", served.root / "recall-again")
+    try:
+        page.goto(f"{served.base}/runs?with=recall-1&with=recall-again")
+        page.get_by_role("heading", level=1, name="2 studies side by side").wait_for(timeout=_TIMEOUT)
+        assert page.locator(".report h2").first.inner_text() == "Results of the studies"
+        table = page.locator(".report table").first
+        heads = [text.strip() for text in table.locator("thead th").all_inner_texts()]
+        assert heads[1].startswith("Accuracy")
+        assert heads[2].startswith("95 % interval")
+        names = table.locator("tbody th").all_inner_texts()
+        assert {name.split(":")[0] for name in names} == {"recall-1", "recall-again"}
+    finally:
+        shutil.rmtree(served.root / "recall-again")
+
+
+def test_a_chart_fits_a_phone_with_letters_that_can_be_read(page: Any, served: Served) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{served.base}/runs/recall-1/pretrain")
+    chart = page.locator("figure.curves svg.chart:visible").first
+    chart.wait_for(timeout=_TIMEOUT)
+    box = chart.bounding_box()
+    assert box["x"] + box["width"] <= 390
+    scale = "(svg) => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width"
+    assert 13 * chart.evaluate(scale) >= 11
+    with page.expect_download() as download:
+        page.locator("figure.curves .export").first.get_by_role("button", name="SVG").click()
+    saved = Path(download.value.path()).read_text(encoding="utf-8")
+    assert 'width="760"' in saved
+    assert 'display="none"' not in saved.split(">")[0]
 
 
 def test_a_name_that_is_markup_does_nothing(page: Any, served: Served, hostile: str) -> None:

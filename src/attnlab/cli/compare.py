@@ -229,7 +229,6 @@ def report(
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
     from attnlab.report import FORMATS, write_document
-    from attnlab.report.runs import document as document_of_runs
     from attnlab.report.runs import side_by_side
 
     if not runs:
@@ -251,7 +250,7 @@ def report(
     elif whole:
         document = studies.document_of(first.path)
     else:
-        document = document_of_runs(side_by_side(entries, runs))
+        document = studies.document_of_several(entries, runs)
     path = write_document(document, folder, FORMATS if format == "all" else (format,))
     say(f"report: {path}")
 

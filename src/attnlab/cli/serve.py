@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 from attnlab.cli.common import HELP, app, say
 from attnlab.errors import UserError
+from attnlab.store.folders import refuse_existing, write_folder
 from attnlab.studies import options as opt
 from attnlab.studies.options import about
+
+
+@app.command(group=HELP)
+def page(
+    folder: Annotated[Path, about("New folder for the files.")],
+    /,
+    *runs: Annotated[str, about("Runs or studies whose reports to include: folders, or names in ./runs.")],
+) -> None:
+    """Write the page as plain files, which need no server.
+
+    They hold the views Design and Mechanisms and the reports of the runs and studies named.
+    Put the folder on any web server, such as GitHub Pages, or try it with `python -m http.server`.
+    """
+    from attnlab.serve.site import site_files
+
+    refuse_existing(folder)
+    write_folder(folder, "page", site_files(runs), about="the page as plain files")
+    say(f"page: {folder / 'index.html'}; view it with `python -m http.server --directory {shlex.quote(str(folder))}`")
 
 
 @app.command(group=HELP)

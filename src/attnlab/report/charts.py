@@ -3,7 +3,7 @@
 Pure functions from data to a string. Colours and fonts are CSS classes, which the page's style sheet defines for light and
 dark mode and for print; a chart names no colour and does not know what its numbers mean. Series differ in dash as well as
 in colour, and `marked` ones are drawn as a warning: their name should say why. Numbers that are not finite are left out and
-break a line. A chart is drawn for one width; on small screens the page scrolls it, so that its text keeps its size. A line
+break a line. A chart is drawn for one width, so that its text keeps its size; a page has a second drawing for phones. A line
 chart carries its axes and the numbers of its series as attributes, so that a script can show values and hide series.
 """
 
@@ -19,7 +19,7 @@ from itertools import groupby
 from attnlab.pictures import picture_bytes
 from attnlab.report.document import Axis, Chart, HeatMap, Mark, Series
 
-WIDTH = 760
+WIDTH, NARROW = 760, 380
 _DASHES = ("", "7 4", "2 4", "10 3 2 3", "4 2", "12 5")
 _COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")
 _MARKED = "leak"  # class of marked series
@@ -66,8 +66,9 @@ def shorten(words: str, room: float) -> str:
 
 def _svg(width: float, height: float, label: str, parts: Sequence[str], extra: str = "") -> str:
     """The frame of every chart; `--wide` tells the style sheet its width."""
+    kind = "chart narrow" if width == NARROW else "chart"
     return (
-        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
         f' style="--wide: {width:g}px" role="img" aria-label="{_clean(label)}"{extra}>' + "".join(parts) + "</svg>"
     )
 
@@ -242,14 +243,14 @@ def _grid(x: Scale, y: Scale, x_axis: Axis) -> Iterator[str]:
     yield _text(x.end, y.begin + 40, str(x_axis), "label", "end")
 
 
-def _line_chart(chart: Chart) -> str:
+def _line_chart(chart: Chart, width: float) -> str:
     series, height = chart.series, chart.height
     xs = [a for line in series for a in (*line.x, *(a for a, _ in line.dots))]
     ys = [b for line in series for b in (*line.y, *line.low, *line.high, *(b for _, b in line.dots))]
-    left, right = 56.0, WIDTH - 26.0
+    left, right = (56.0 if width > NARROW else 44.0), width - 26.0
     keys, top = _legend(series, left, right, 34.0)
     height += max(0.0, top - 54)  # a long legend takes no room from the lines
-    x = _over(chart.x, xs, left, right, 8)
+    x = _over(chart.x, xs, left, right, 8 if width > NARROW else 4)
     y = _over(chart.y, ys, height - 48, top)
     parts = [_text(0, 14, str(chart.y), "label"), *keys, *_grid(x, y, chart.x)]
     if not any(_finite(a, b) for line in series for a, b in zip(line.x, line.y, strict=True)):
@@ -259,7 +260,7 @@ def _line_chart(chart: Chart) -> str:
     axes = " ".join(
         f"{value:.6g}" for axis in (x, y) for value in (axis.begin, axis.end, axis.ticks[0], axis.ticks[-1])
     )
-    return _svg(WIDTH, height, chart.label, parts, f' data-axes="{axes}"')
+    return _svg(width, height, chart.label, parts, f' data-axes="{axes}"')
 
 
 # Bars and points
@@ -287,14 +288,14 @@ def _draw_mark(mark: Mark, shape: str, x: Scale, y: float) -> Iterator[str]:
     yield _text(end + (8 if shape == "bars" else 12), y + 15.5, mark.text, f"value halo{warning}")
 
 
-def _mark_chart(chart: Chart) -> str:
+def _mark_chart(chart: Chart, width: float) -> str:
     """Bars from zero, or points beside a line at the origin, in rows with their names to the left."""
     marks, origin = chart.marks, chart.origin
     ends = [value for mark in marks for value in (origin, mark.value, mark.low, mark.high) if value is not None]
-    gutter = min(max((width_of(mark.name) for mark in marks), default=0.0), WIDTH * 0.5) + 16
+    gutter = min(max((width_of(mark.name) for mark in marks), default=0.0), width * 0.5) + 16
     pitch = 38
     bottom = 8 + pitch * max(len(marks), 1)
-    x = _over(chart.x, ends, gutter, WIDTH - 56, 6 if chart.shape == "points" else 5)
+    x = _over(chart.x, ends, gutter, width - 56, 2 if width == NARROW else 6 if chart.shape == "points" else 5)
     parts = [_line(x(tick), 4, x(tick), bottom, "grid") for tick in x.ticks if abs(tick - origin) > x.step / 1e6]
     if x.ticks[0] <= origin <= x.ticks[-1]:
         parts.append(_line(x(origin), 4, x(origin), bottom, "axis"))
@@ -305,12 +306,12 @@ def _mark_chart(chart: Chart) -> str:
         name = shorten(mark.name, gutter - 16)
         parts.append(_text(gutter - 10, y + 15.5, name, _MARKED if mark.marked else "", "end"))
         parts += _draw_mark(mark, chart.shape, x, y)
-    return _svg(WIDTH, bottom + 46, chart.label, parts)
+    return _svg(width, bottom + 46, chart.label, parts)
 
 
-def draw_chart(chart: Chart) -> str:
+def draw_chart(chart: Chart, width: float = WIDTH) -> str:
     """A chart of any shape as SVG."""
-    return _line_chart(chart) if chart.shape == "lines" else _mark_chart(chart)
+    return _line_chart(chart, width) if chart.shape == "lines" else _mark_chart(chart, width)
 
 
 def outline_picture(chart: Chart, kind: str) -> bytes:

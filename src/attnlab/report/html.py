@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from attnlab import __version__
-from attnlab.report.charts import Shading, draw_chart, draw_heat_map, heat_cells, looks
+from attnlab.report.charts import NARROW, Shading, draw_chart, draw_heat_map, heat_cells, looks
 from attnlab.report.document import Chart, Document, Head, Heads, HeatMap
 from attnlab.report.words import visible
 
@@ -27,6 +27,13 @@ _SCRIPTS = ("page.js", "tables.js", "curves.js")
 _ENHANCEMENTS = "const enhancements = [enhanceHeads, enhanceTables, enhanceCurves];\n"
 _SHADING = Shading(power=0.5)  # of attention weights
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:h|min|s)\b)")  # a space between a number and its unit
+
+
+def _drawn(block: Chart | HeatMap) -> Markup:
+    """A heat map, or the two drawings of a chart, of which the style sheet shows the one that fits the screen."""
+    if isinstance(block, HeatMap):
+        return Markup(draw_heat_map(block))
+    return Markup(draw_chart(block) + draw_chart(block, NARROW))
 
 
 def _chart_data(chart: Chart) -> dict[str, object]:
@@ -118,7 +125,7 @@ def _templates() -> Environment:
     environment.filters |= {
         "no_break": lambda text: _BEFORE_UNIT.sub("\u00a0", text),
         "kind": lambda block: type(block).__name__.lower(),
-        "drawn": lambda block: Markup(draw_chart(block) if isinstance(block, Chart) else draw_heat_map(block)),
+        "drawn": _drawn,
         "chart_data": _chart_data,
         "viewer": _viewer,
     }

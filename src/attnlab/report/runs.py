@@ -19,15 +19,18 @@ from attnlab import registry
 from attnlab.config import Settings
 from attnlab.errors import AttnlabError, UserError
 from attnlab.machine import environment
+from attnlab.report import document as blocks
+from attnlab.report import parts
 from attnlab.report.document import Cell, Column, Document, Facts, Notice, Row, RowTone, Section, Table, Text, section
 from attnlab.report.parts import Accuracy, LossCurve, cell, columns, folded, joint_losses, plain_facts, text_column
-from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, plain, plural, sized, span
+from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, magnitude, plain, plural, sized, span
 from attnlab.store import records
 from attnlab.store.folders import refuse_existing, reporting_damage, write_folder
 from attnlab.store.listing import Details, Entry, share_done
-from attnlab.store.runs import Run
+from attnlab.store.runs import Run, Step
 
 NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
+_LIVE_CURVES = 3  # runs whose curves are shown one by one: those that train, or the newest
 _ALONE = "One run: how much another seed would change its numbers is not known."
 
 
@@ -226,6 +229,84 @@ def document(result: SideBySide) -> Document:
         about=f"Newest run: {result.finished}.",
         command=result.command,
     )
+
+
+def with_results(shown: Document, studies: Sequence[Entry], reports: Sequence[Document]) -> Document:
+    """The report of runs with the results of their studies first, in one table where the columns are the same."""
+    tables: dict[tuple[str, ...], Table] = {}
+    for name, report in zip(_distinct_names(studies), reports, strict=True):
+        for table in [table for table in report.tables() if table.brief][:1]:
+            rows = [replace(row, name=replace(row.name, text=f"{name}: {row.name.text}")) for row in table.rows]
+            key = tuple(column.title for column in table.columns)
+            before = tables[key].rows if key in tables else []
+            caption = f"{table.caption} Differences between studies are not tested." if before else table.caption
+            tables[key] = Table("Results of the studies", caption, table.columns, [*before, *rows], brief=True)
+    others = [replace(part, title="The runs" if part.title == "Results" else part.title) for part in shown.sections]
+    title = f"{count(len(studies))} studies side by side" if len(studies) > 1 else shown.title
+    return replace(shown, title=title, sections=[*section("Results of the studies", *tables.values()), *others])
+
+
+# While it trains
+
+
+def live_document(entry: Entry) -> Document:
+    """A run or study that is not complete: how far its runs have come, their curves, and what they wrote last."""
+    runs = [run for run in (entry.runs or (entry,)) if run.kind == "run"]
+    title = f"The {entry.kind} {entry.name}"
+    if not runs:
+        return Document("runs", title, ["Its first run has not begun yet."], [])
+    whole = document(side_by_side([entry], [str(entry.path)]))
+    names = {run.path: run.name if run is entry else str(run.path.relative_to(entry.path)) for run in runs}
+    steps = {run.path: Run(run.path).metrics() for run in runs}
+    newest = sorted(runs, key=lambda run: (run.state == "active", run.when), reverse=True)[:_LIVE_CURVES]
+    samples = [
+        Text([step.sample or ""], "samples", f"{names[run.path]}, after step {count(step.step)}")
+        for run in runs
+        for step in [step for step in steps[run.path] if step.sample][-1:]
+    ]
+    table = Table(
+        "Progress",
+        "Runs that have begun.",
+        columns("Run", *_PROGRESS),
+        [_progress(names[run.path], run, steps[run.path]) for run in runs],
+    )
+    curves = [_with_validation(names[run.path], steps[run.path]) for run in newest if steps[run.path]]
+    first = [
+        *section("Progress", table),
+        *section("Training and validation", *curves),
+        *section("Latest samples", *samples),
+    ]
+    active = [row for row in table.rows if row.cells[0].text == "training"]
+    lead = [f"{row.name.text} is at {row.cells[1].text}; time left: {row.cells[2].text}." for row in active]
+    kept = [part for part in whole.sections if part.title in ("Where they differ", "Settings")]
+    notices = [notice for notice in whole.notices if notice.tone]
+    return replace(whole, title=title, lead=lead, sections=[*first, *kept], notices=notices, about="")
+
+
+_PROGRESS = text_column("State"), "Done", "Time left", "Time so far", _LOSS, "Validation loss", "Best validation loss"
+
+
+def _progress(name: str, run: Entry, steps: Sequence[Step]) -> Row:
+    validated = [step.dev_loss for step in steps if step.dev_loss is not None]
+    done = run.progress or 0.0
+    left = run.seconds * (1 - done) / done if run.state == "active" and run.seconds and done else None
+    state = Cell("training" if run.state == "active" else run.state)
+    losses = [
+        cell(loss, "loss") for loss in (run.loss, validated[-1] if validated else None, min(validated, default=None))
+    ]
+    return Row(
+        Cell(name), [state, Cell(share_done(done), done), cell(left, "seconds"), cell(run.seconds, "seconds"), *losses]
+    )
+
+
+def _with_validation(name: str, steps: Sequence[Step]) -> blocks.Chart:
+    """The losses of a run on training and validation data, over the tokens read."""
+    size, unit = magnitude(steps[-1].tokens)
+    known = [(step.tokens / size, step.dev_loss) for step in steps if step.dev_loss is not None]
+    series = [parts.joint_curve("training", [LossCurve.of(steps)], size)]
+    series += [blocks.Series("validation", [x for x, _ in known], [y for _, y in known])] if known else []
+    axes = blocks.Axis(f"{unit}tokens read"), blocks.Axis("loss", "nats per token")
+    return parts.lines(name, series, *axes, f"the losses of {name}")
 
 
 # In the terminal

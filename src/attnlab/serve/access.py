@@ -16,9 +16,12 @@ from urllib.parse import quote, urlencode
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from attnlab.reading import packaged_text
+from attnlab.serve.routes import POLICY
 
 BODY_LIMIT = 2**20  # bytes of a request
 HEADER_LIMIT = 2**16  # bytes of its headers
@@ -27,10 +30,7 @@ REQUEST_LIMIT = 64  # requests at a time
 CONNECTION_LIMIT = 128  # a few times as many files are open while others are accepted; systems allow 1,024, macOS 256
 _SAFE = ("GET", "HEAD")
 _HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:;"
-        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
+    "content-security-policy": POLICY,
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -99,13 +99,15 @@ class Guard:
 
     def _answer(self, request: Request) -> Response | None:
         """The refusal of a request that may not be served, or the answer to one with the token; None for others."""
+        opened = "text/html" in request.headers.get("accept", "") and not request.scope["path"].startswith("/api/")
+        refused = _explanation if opened else refusal
         if request.headers.get("host", "").lower() not in self.access.hosts:
-            return refusal(421, "unknown host name in the request: use the link that attnlab printed")
+            return refused(421, "unknown host name in the request: use the link that attnlab printed")
         tokens = request.query_params.getlist("token")
         if request.method in _SAFE and any(map(self.access.knows, tokens)):
             return self._enter(request)
         if not self._may(request):
-            return refusal(403, "no access: open the link that attnlab printed, with its token")
+            return refused(403, "no access: open the link that attnlab printed, with its token")
         if sum(len(name) + len(value) for name, value in request.headers.raw) > HEADER_LIMIT:
             return refusal(431, f"the headers of the request are longer than {HEADER_LIMIT:,} bytes")
         if "transfer-encoding" in request.headers:
@@ -143,11 +145,18 @@ class Guard:
         return answer
 
 
+_CLOSING = {"connection": "close"}  # clients without access get one answer per connection
+
+
 def refusal(status: int, message: str) -> Response:
     """An answer that says in one line why there is no other; with 429 the client may try again."""
-    closing = {"connection": "close"}  # clients without access get one answer per connection
-    headers = {429: {"retry-after": "1"}, 403: closing, 421: closing}.get(status)
+    headers = {429: {"retry-after": "1"}, 403: _CLOSING, 421: _CLOSING}.get(status)
     return JSONResponse({"error": message}, status, headers)
+
+
+def _explanation(status: int, _: str) -> Response:
+    """The same for a person with a browser: what to do."""
+    return HTMLResponse(packaged_text("serve", "static", "enter.html"), status, _CLOSING)
 
 
 class Connection(H11Protocol):

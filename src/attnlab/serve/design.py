@@ -257,10 +257,10 @@ def examples(_: Options, __: Query) -> list[Example]:
     from attnlab.course.handout import students_sheet
     from attnlab.design import check
 
-    worked = packaged_text("serve", "sheets", "a12.toml")
+    worked = packaged_text("serve", "sheets", "worked.toml")
     course = packaged_text("course", "template", "sheet.toml")
     return [
-        Example("a12", "A12: the worked exercise", worked),
+        Example("worked", "The worked exercise", worked),
         Example("course", "Assignment of attnlab course new", students_sheet(check.parse(course, Path("the sheet")))),
     ]
 

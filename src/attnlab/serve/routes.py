@@ -15,6 +15,11 @@ import msgspec
 
 from attnlab.errors import AttnlabError
 
+VIEWS = ("design", "ask", "runs", "mechanisms")
+POLICY = (  # what the page may load and run
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 RunName = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]  # a path below the folder of runs
 WorkerName = Literal["models", "solver", "reports", "measures"]
 

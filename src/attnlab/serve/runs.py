@@ -22,7 +22,7 @@ from attnlab.measure import bench
 from attnlab.report.document import Document, Notice
 from attnlab.report.html import as_fragment
 from attnlab.report.runs import document as document_of_runs
-from attnlab.report.runs import entry_document, side_by_side
+from attnlab.report.runs import entry_document, live_document, side_by_side
 from attnlab.report.words import capital
 from attnlab.serve.routes import Options, Query, Route, RunName
 from attnlab.serve.worker import in_thread
@@ -122,7 +122,7 @@ def compare(options: Options, query: RunsQuery) -> Comparison:
         if entry.kind not in ("run", "study"):
             raise UserError(f"{entry.name} is neither a run nor a study: choose others")
     with reporting_damage(entries[0].path):
-        document = document_of_runs(side_by_side(entries, [str(entry.path) for entry in entries]))
+        document = studies.document_of_several(entries, [str(entry.path) for entry in entries])
         return Comparison(as_fragment(document), document.command)
 
 
@@ -152,7 +152,9 @@ def _stored_report(options: Options, entry: Entry) -> Document | None:
         from attnlab.hf.documents import read_classification  # which imports numpy
 
         return read_classification(path)
-    if entry.kind in ("study", "run"):
+    if entry.kind in ("study", "run") and entry.state != "complete":
+        return live_document(entry)
+    if entry.kind == "run":
         return document_of_runs(side_by_side([entry], [str(path)]))
     if entry.kind == "output":
         if (path / "bench.json").is_file():

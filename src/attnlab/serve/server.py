@@ -36,15 +36,14 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route as Address
 
 from attnlab.errors import AttnlabError, UserError, one_line
-from attnlab.report.html import script, style
 from attnlab.serve import ask, design, mechanisms, runs
 from attnlab.serve.access import CONNECTION_LIMIT, HEADER_LIMIT, Access, Connection, Guard, hosts_of, refusal
-from attnlab.serve.routes import NotFound, Options, Q, Route, WorkerName
+from attnlab.serve.routes import VIEWS, NotFound, Options, Q, Route, WorkerName
+from attnlab.serve.site import SHARED
 from attnlab.serve.worker import Busy, Worker, import_all, in_thread
 from attnlab.store.folders import digest, locked
 from attnlab.store.records import encode_line
 
-VIEWS = ("design", "ask", "runs", "mechanisms")
 ROUTES = (*design.ROUTES, *ask.ROUTES, *runs.ROUTES, *mechanisms.ROUTES)
 LIVE_PAGES = 24  # event streams at a time
 _POLL = 0.25  # seconds between looks at whether a client is still there
@@ -52,8 +51,6 @@ _CLOSE = 1  # seconds for requests to end, and then for workers, when the server
 _SILENCE = 15.0  # seconds after which a comment shows that the server is there
 _STATIC = resources.files("attnlab.serve").joinpath("static")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
-# The script and style of reports, which those of the page are based on; the script as a module.
-_SHARED = {"report.js": lambda: script() + "export { enhancements };\n", "report.css": style}
 
 
 def create_app(options: Options) -> Starlette:
@@ -256,7 +253,7 @@ async def _static(request: Request) -> Response:
     kind = _TYPES.get(path.rpartition(".")[2])
     if kind is None:
         raise NotFound(f"there is no file {path!r}")
-    text = _SHARED[path]() if path in _SHARED else _file(path)
+    text = SHARED[path]() if path in SHARED else _file(path)
     headers = {"cache-control": "no-cache", "etag": f'"{digest(text.encode())[:16]}"'}
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers=headers)

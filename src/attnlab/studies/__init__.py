@@ -12,6 +12,7 @@ Every other module is a study of its own, found by the registry; `my_study.py:My
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from attnlab.report.document import Document
+    from attnlab.store.listing import Entry
     from attnlab.studies.study import Outcome
 
-__all__ = ["document_of", "resume"]
+__all__ = ["document_of", "document_of_several", "resume"]
 
 
 def resume(folder: Path, console: Console, *, trust_code: bool = False) -> Outcome[Any]:
@@ -41,3 +43,12 @@ def document_of(folder: Path) -> Document:
 
     usercode.require_named(study.code_of(folder, to_train=False))
     return study.load(folder).read_document(folder)
+
+
+def document_of_several(entries: Sequence[Entry], names: Sequence[str]) -> Document:
+    """Runs and studies side by side; of finished studies their results come first, then the runs."""
+    from attnlab.report import runs
+
+    whole = [entry for entry in entries if entry.kind == "study" and entry.state == "complete"]
+    shown = runs.document(runs.side_by_side(entries, names))
+    return runs.with_results(shown, whole, [document_of(entry.path) for entry in whole]) if whole else shown

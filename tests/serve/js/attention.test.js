@@ -19,7 +19,7 @@ test("weights are positive, sum to 1, and survive large scores", () => {
 });
 
 test("the worked exercise: the mean of two keys misses by 0.186, ten times it by 0.003", () => {
-  const { keys, values } = configurationOf(PRESETS.filter((preset) => preset.name === "a12")[0]);
+  const { keys, values } = configurationOf(PRESETS.filter((preset) => preset.name === "worked")[0]);
   const query = keys[0].map((x, c) => (x + keys[1][c]) / 2);
   const wanted = values[0].map((x, c) => (x + values[1][c]) / 2);
   /** @param {number} factor */

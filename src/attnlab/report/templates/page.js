@@ -9,7 +9,7 @@ const enhanceHeads = (root) => {
   const draw = root.querySelector(".panels .draw");
   const frame = draw.querySelector(".frame");
   const strip = root.querySelector(".strip");
-  const rest = "Point at a cell to read its weight.";
+  const rest = "Each row is a token; its columns are the tokens it looks at. Point at a cell to read its weight.";
   let shown = tokens.length - 1; // the row that the strip shows
 
   const chosen = () => root.querySelector(".pick:checked").id.slice("pick-".length);

@@ -1,6 +1,9 @@
 // The page: chooses the view that the address names, and shows errors.
+import { IS_STATIC, ROOT } from "./lib/address.js";
 import { ApiError } from "./lib/api.js";
+import { needsServer } from "./lib/command.js";
 import { h } from "./lib/dom.js";
+import { explainTerms } from "./lib/glossary.js";
 
 /**
  * @typedef {object} View
@@ -22,10 +25,19 @@ const root = /** @type {HTMLElement} */ (document.getElementById("view"));
 const message = /** @type {HTMLElement} */ (document.getElementById("message"));
 let current = new AbortController();
 
+// On a static site they are relative to where the page was opened, and the address changes.
+for (const link of /** @type {NodeListOf<HTMLAnchorElement | HTMLLinkElement>} */ (document.querySelectorAll(".bar a, link"))) link.href = link.href;
+
 /** What is shown at an address that no view has. @type {View} */
 const nowhere = {
   title: "Not found",
   mount: (place) => place.append(h("h1", {}, "Not found"), h("p", { class: "notice" }, `There is no page ${location.pathname}: choose one of the views above.`)),
+};
+
+/** What a static site shows in place of the view of models. @type {View} */
+const ask = {
+  title: "Ask",
+  mount: (place) => place.append(h("h1", {}, "Ask"), needsServer("Asking a model")),
 };
 
 /** An error in words; "" if it is only that something was ended. @param {unknown} error */
@@ -59,14 +71,14 @@ const show = async () => {
   dismiss();
   const place = h("div");
   try {
-    const [name = "design", ...path] = location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+    const [name = "design", ...path] = location.pathname.slice(ROOT.length).split("/").filter(Boolean).map(decodeURIComponent);
     const known = Object.hasOwn(views, name) && (name === "runs" || !path.length);
-    const view = known ? await views[name]() : nowhere;
+    const view = !known ? nowhere : IS_STATIC && name === "ask" ? ask : await views[name]();
     if (signal.aborted) return;
     document.title = `${view.title} – attnlab`;
     document.querySelectorAll("nav a").forEach((link) => {
-      const here = known && link.getAttribute("href") === `/${name}`;
-      here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
+      const shown = known && /** @type {HTMLAnchorElement} */ (link).pathname.slice(ROOT.length).split("/")[0] === name;
+      shown ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
     });
     place.className = `view ${name}`;
     root.replaceChildren(place);
@@ -83,7 +95,7 @@ const show = async () => {
 document.addEventListener("click", (event) => {
   const link = /** @type {Element} */ (event.target).closest?.("a[href]");
   if (!(link instanceof HTMLAnchorElement) || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey) return;
-  if (link.origin !== location.origin || link.target || link.hasAttribute("download") || link.pathname.startsWith("/api/")) return;
+  if (link.origin !== location.origin || link.target || link.hasAttribute("download") || !link.pathname.startsWith(ROOT) || link.pathname.startsWith(`${ROOT}api/`)) return;
   if (link.hash && link.pathname === location.pathname) return;
   event.preventDefault();
   history.pushState(null, "", link.href);
@@ -122,4 +134,5 @@ theme.addEventListener("click", () => {
 system.addEventListener("change", showTheme);
 showTheme();
 
+explainTerms(document);
 show();

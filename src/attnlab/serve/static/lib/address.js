@@ -1,4 +1,16 @@
-// The state of a view lives in the query of the address, so that a link shows what its sender saw.
+// Where the page is, and the state of a view: it lives in the query of the address, so that a link shows what its sender saw.
+
+const page = globalThis.document; // unit tests have none
+/** The folder of the page: "/" on a server, any folder for a static site. */
+export const ROOT = page ? new URL("../../", import.meta.url).pathname : "/";
+/** Whether these are the files that `attnlab page` wrote, without a server that computes. */
+export const IS_STATIC = page?.documentElement.hasAttribute("data-static") ?? false;
+
+/** The address of a path of the page, such as /runs?q=1. @param {string} path @param {string} [root] @param {boolean} [folders] whether every page is a folder */
+export const here = (path, root = ROOT, folders = IS_STATIC) => {
+  const [, place, query = ""] = /** @type {RegExpExecArray} */ (/^\/([^?]*)(.*)$/.exec(path));
+  return `${root}${place}${folders && place ? "/" : ""}${query}`;
+};
 
 /** The query of the address as plain values. */
 export const readState = () => Object.fromEntries(new URLSearchParams(location.search));

@@ -1,4 +1,5 @@
-// Requests to the server. Errors have one line for the user.
+// Requests to the server, or to the answers that a static site holds. Errors have one line for the user.
+import { IS_STATIC, ROOT } from "./address.js";
 
 export class ApiError extends Error {
   /** @param {string} message @param {number} status */
@@ -12,6 +13,7 @@ const CUT = "The answer of the server ended too early: try again.";
 
 /** @param {Response} response */
 const refused = async (response) => {
+  if (IS_STATIC) return new ApiError("This is not part of the site, which has no server: use `attnlab serve`.", response.status);
   const { error } = await response.json().catch(() => ({ error: "" }));
   return new ApiError(error || `The server answered ${response.status}.`, response.status);
 };
@@ -23,10 +25,12 @@ const refused = async (response) => {
 const send = async (path, options = {}) => {
   let response;
   try {
-    response = await fetch(`/api/${path}`, { credentials: "same-origin", ...options });
+    response = IS_STATIC
+      ? await fetch(`${ROOT}api/${path.split("?")[0].replaceAll("%2F", "/")}.json`, { signal: options.signal })
+      : await fetch(`${ROOT}api/${path}`, { credentials: "same-origin", ...options });
   } catch (error) {
     if (error instanceof DOMException) throw error;
-    throw new ApiError("The server does not answer: is `attnlab serve` still running?", 0);
+    throw new ApiError(IS_STATIC ? "The site does not answer: check the connection." : "The server does not answer: is `attnlab serve` still running?", 0);
   }
   if (!response.ok) throw await refused(response);
   return response;
@@ -81,7 +85,7 @@ export const stream = async (path, body, receive, signal) => {
  * @param {(value: any) => void} receive
  */
 export const events = (path, receive) => {
-  const source = new EventSource(`/api/${path}`);
+  const source = new EventSource(`${ROOT}api/${path}`);
   source.onmessage = (event) => receive(JSON.parse(event.data));
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) throw new ApiError("This page is no longer kept up to date: reload it.", 0);

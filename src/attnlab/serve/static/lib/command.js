@@ -33,6 +33,10 @@ export const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word
 /** The command that trains a first model in a folder of runs. @param {string} root */
 export const firstRun = (root) => commandLine(`attnlab run recall --quick --out ${quoted(`${root}/recall-1`)}`, "Command that trains a model");
 
+/** What a static site says in place of what a server computes. @param {string} what @param {string} [command]  that does it */
+export const needsServer = (what, command = "attnlab serve") =>
+  h("div", { class: "notice" }, h("p", {}, `${what} needs a computer with attnlab: this site is plain files. There, type:`), commandLine(command));
+
 /** A command, ready to copy. @param {string} command @param {string} [label] */
 export const commandLine = (command, label = "Command") =>
   h("div", { class: "command", role: "group", "aria-label": label }, h("code", {}, command), copyButton("Copy", () => command, "Copy the command"));

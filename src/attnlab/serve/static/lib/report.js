@@ -1,6 +1,7 @@
 // Reports: fragments that the server renders, made interactive, with export of every chart and table.
 import { enhancements } from "../report.js";
 import { h, fragment } from "./dom.js";
+import { gloss } from "./glossary.js";
 import { asCsv, asLatex } from "./tables.js";
 
 /**
@@ -54,6 +55,7 @@ export const standalone = (chart) => {
 /** @param {SVGSVGElement} chart */
 const written = (chart) => {
   const copy = styled(chart);
+  copy.removeAttribute("display"); // of the two drawings of a chart, the wide one is saved, whichever is shown
   // The cells of heads are drawn once, in another picture of the page.
   copy.querySelectorAll("use").forEach((use) => {
     const target = document.querySelector(use.getAttribute("href") ?? "#none");
@@ -163,4 +165,5 @@ export const showReport = (root, markup) => {
   root.replaceChildren(fragment(markup));
   for (const enhance of enhancements) enhance(root);
   addExports(root);
+  gloss(root);
 };

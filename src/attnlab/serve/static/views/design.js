@@ -2,6 +2,7 @@
 import { readState, writeState } from "../lib/address.js";
 import { copyButton } from "../lib/command.js";
 import { h } from "../lib/dom.js";
+import { gloss } from "../lib/glossary.js";
 import { addExports, chartExports } from "../lib/report.js";
 import { shown } from "./design/format.js";
 import { Noise } from "./design/noise.js";
@@ -125,7 +126,11 @@ export const mount = (root, _, signal) => {
   const show = () => {
     const { configuration } = playground;
     const score = configuration.scaled ? "q·k/√d, where d is its number of coordinates" : "q·k";
-    explain.textContent = `Each key k gets the score ${score}; softmax turns scores into weights, and the output is the mean of the values with these weights. Drag the query.`;
+    if (explain.dataset.score !== score) {
+      explain.dataset.score = score;
+      explain.textContent = `Each key k gets the score ${score}; softmax turns scores into weights, and the output is the mean of the values with these weights. Drag the query.`;
+      gloss(explain, true);
+    }
     scale.show(configuration.scale);
     numbers.show(configuration);
     add.disabled = configuration.keys.length >= MOST_POINTS;
@@ -188,6 +193,7 @@ export const mount = (root, _, signal) => {
     }),
   );
   show();
+  gloss(playground.element, true);
   ready = true;
   if (state.asked) solver.solve(false);
   return () => {

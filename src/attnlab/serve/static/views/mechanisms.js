@@ -1,7 +1,9 @@
 // The catalogue of mechanisms, the page of one of them, and the audit of a pasted class.
-import { readState, writeState } from "../lib/address.js";
+import { IS_STATIC, here, readState, writeState } from "../lib/address.js";
 import { ApiError, get, post } from "../lib/api.js";
+import { needsServer } from "../lib/command.js";
 import { fragment, h } from "../lib/dom.js";
+import { gloss } from "../lib/glossary.js";
 import { showReport } from "../lib/report.js";
 
 export const title = "Mechanisms";
@@ -97,7 +99,7 @@ const setCode = (root) => {
 
 /** @param {Mechanism} one */
 const tile = (one) => h("li", {},
-  h("a", { class: "tile", href: `/mechanisms?name=${encodeURIComponent(one.name)}` },
+  h("a", { class: "tile", href: here(`/mechanisms?name=${encodeURIComponent(one.name)}`) },
     picture(one),
     h("span", { class: "words" },
       h("strong", {}, one.name),
@@ -147,7 +149,7 @@ const slowButton = (label, doing, request, left) => {
 
 /**
  * A button that measures, and what it found.
- * @param {{id: string, title: string, about: string, button: string, doing: string, path: string, earlier: Measured | null}} what
+ * @param {{id: string, title: string, about: string, button: string, doing: string, path: string, command: string, earlier: Measured | null}} what
  * @param {AbortSignal} signal
  */
 const measurement = (what, signal) => {
@@ -157,18 +159,19 @@ const measurement = (what, signal) => {
   /** @param {Measured} found */
   const show = (found) => {
     showReport(place, found.html);
-    when.textContent = found.date ? `Measured on ${found.date} in ${found.seconds} s, on the machine of this server.` : "";
+    when.textContent = found.date ? `Measured on ${found.date} in ${found.seconds} s, on the machine of ${IS_STATIC ? "the author" : "this server"}.` : "";
     button.className = "";
     rename(`${what.button} again`);
   };
   if (what.earlier) show(what.earlier);
-  return h("section", { "aria-labelledby": what.id },
-    h("h2", { id: what.id }, what.title), h("p", {}, what.about), h("div", { class: "controls" }, button), status, when, place);
+  const controls = IS_STATIC ? !what.earlier && needsServer("Measuring", what.command) : h("div", { class: "controls" }, button);
+  return h("section", { "aria-labelledby": what.id }, h("h2", { id: what.id }, what.title), h("p", {}, what.about), controls, status, when, place);
 };
 
 /** @param {boolean} allowed @param {AbortSignal} signal */
 const pasting = (allowed, signal) => {
   const heading = h("h2", { id: "own-class" }, "Audit a class of your own");
+  if (IS_STATIC) return h("section", { "aria-labelledby": "own-class" }, heading, needsServer("The audit", "attnlab audit my_file.py:MyAttention"));
   if (!allowed) {
     return h("section", { "aria-labelledby": "own-class" }, heading,
       h("p", {}, "This server runs no pasted code. To audit classes here, start it with:"),
@@ -231,13 +234,14 @@ const showCatalogue = async (root, signal) => {
 /** @param {HTMLElement} root @param {string} name @param {AbortSignal} signal */
 const showOne = async (root, name, signal) => {
   const status = h("p", { class: "progress", role: "status" }, `Loading ${name} …`);
-  root.append(h("p", {}, h("a", { href: "/mechanisms" }, "← All mechanisms")), status);
+  root.append(h("p", {}, h("a", { href: here("/mechanisms") }, "← All mechanisms")), status);
   /** @type {{mechanism: Mechanism, html: string, audit: Measured | null, cost: Measured | null, lengths: number[]}} */
   const card = await get(`mechanisms/${encodeURIComponent(name)}`, signal);
   status.remove();
   document.title = `${name} – Mechanisms – attnlab`;
   const report = h("div", {});
   showReport(report, card.html);
+  gloss(report, true);
   setCode(report);
   report.querySelectorAll(".layer label").forEach((label) => label.append(h("span", { class: "note" }, label.getAttribute("title")?.split(", ").at(-1))));
   const one = card.mechanism;
@@ -249,11 +253,11 @@ const showOne = async (root, name, signal) => {
   const most = card.lengths[card.lengths.length - 1].toLocaleString("en");
   root.append(report,
     measurement({
-      id: "audit", title: "Audit", button: "Audit", doing: "Auditing", path: `${path}/audit`, earlier: card.audit,
+      id: "audit", title: "Audit", button: "Audit", doing: "Auditing", path: `${path}/audit`, command: `attnlab audit ${name}`, earlier: card.audit,
       about: "Tests from outside whether it sees the future, padding or other texts, and whether it is deterministic. Takes 5 to 40 seconds.",
     }, signal),
     measurement({
-      id: "cost", title: "Measured cost", button: "Measure", doing: "Measuring", path: `${path}/cost`, earlier: card.cost,
+      id: "cost", title: "Measured cost", button: "Measure", doing: "Measuring", path: `${path}/cost`, command: `attnlab bench ${name}`, earlier: card.cost,
       about: `Times forward and backward at ${least} to ${most} tokens, in turns with torch's fused attention (SDPA), and measures peak memory.`
         + " Takes about half a minute, longer while the machine trains.",
     }, signal));

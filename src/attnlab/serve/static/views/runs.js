@@ -1,4 +1,5 @@
 // Runs: the list, one folder, or several runs side by side, as the address says.
+import { here } from "../lib/address.js";
 import { get } from "../lib/api.js";
 import { h } from "../lib/dom.js";
 import { showReport } from "../lib/report.js";
@@ -18,7 +19,7 @@ export const title = "Runs";
 const mountComparison = async (root, names, signal) => {
   const loading = h("p", { class: "progress", role: "status" }, "Making the report …");
   const report = h("div", { class: "report" });
-  root.append(h("nav", { class: "trail", "aria-label": "Folders" }, h("a", { href: "/runs" }, "Runs"), " / side by side"), loading, report);
+  root.append(h("nav", { class: "trail", "aria-label": "Folders" }, h("a", { href: here("/runs") }, "Runs"), " / side by side"), loading, report);
   const asked = names.map((name) => `name=${encodeURIComponent(name)}`).join("&");
   const found = await get(`comparison?${asked}`, signal);
   loading.remove();

@@ -22,3 +22,8 @@ export const shownWeight = (x) => (x > 0 && x < 0.0005 ? x.toExponential(0).repl
 
 /** @param {number[]} vector */
 export const shownVector = (vector) => `(${vector.map((x) => shown(x)).join(", ")})`;
+
+/** The file of answers, where no server writes it: arrays and tables as typed, everything else as an expression. @param {Record<string, string>} answers */
+export const asToml = (answers) =>
+  Object.entries(answers).map(([name, typed]) => [name, typed.trim()]).filter(([, typed]) => typed)
+    .map(([name, typed]) => `${JSON.stringify(name)} = ${/^(\[.*\]|\{.*\})$/.test(typed) ? typed : JSON.stringify(typed)}\n`).join("");

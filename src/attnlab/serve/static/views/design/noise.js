@@ -1,6 +1,7 @@
 // The noise experiment: samples of the weight on one of two averaged values, for three designs, over the closed form.
-import { ApiError, post } from "../../lib/api.js";
-import { commandLine } from "../../lib/command.js";
+import { IS_STATIC } from "../../lib/address.js";
+import { ApiError, get, post } from "../../lib/api.js";
+import { commandLine, needsServer } from "../../lib/command.js";
 import { h, percent, svg } from "../../lib/dom.js";
 import { chartExports } from "../../lib/report.js";
 import { withSubscripts } from "./format.js";
@@ -121,13 +122,13 @@ export class Noise {
       h(
         "form",
         { class: "controls", onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); this.run(); } },
-        this.fields.map((field) => field.label),
-        h("button", { type: "submit", class: "primary" }, "Run"),
+        !IS_STATIC && [...this.fields.map((field) => field.label), h("button", { type: "submit", class: "primary" }, "Run")],
         this.pause,
       ),
       this.problem,
       this.place,
       this.said,
+      IS_STATIC && needsServer("The experiment with other settings"),
     );
   }
 
@@ -148,7 +149,7 @@ export class Noise {
     this.#stop();
     this.said.replaceChildren(h("p", { class: "progress" }, "Simulating …"));
     try {
-      const found = await post("design/noise", settings, this.running.signal);
+      const found = await (IS_STATIC ? get("design/noise", this.running.signal) : post("design/noise", settings, this.running.signal));
       this.#show(found);
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") return;

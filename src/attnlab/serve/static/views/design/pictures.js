@@ -144,7 +144,7 @@ export class ValuePicture extends Picture {
     this.rays = values.map((_, i) => svg("line", { class: `ray ${series(i)}` }));
     this.plane.below.replaceChildren(this.hull, ...this.halos, ...this.rays);
     this.target = withTarget
-      ? this.plane.handle("Target", "target", svg("circle", { class: "ring", r: 11 }), svg("path", { class: "cross", d: "M-16 0H16M0-16V16" }), label("target", 14, 26))
+      ? this.plane.handle("Target", "target", svg("circle", { class: "ring", r: 11 }), svg("path", { class: "cross", d: "M-16 0H16M0-16V16" }), label("target", 14, 28))
       : null;
     this.plane.points.append(this.output);
   }

@@ -167,9 +167,10 @@ export class Playground {
     for (const { plane } of this.#shown()) for (const handle of plane.handles.values()) plane.describe(handle);
     const { direction, scaled } = this.configuration;
     this.weights.describe(scaled);
-    this.keyNote.textContent = direction.length <= 2
+    const note = direction.length <= 2
       ? `The band across the query runs from the leading key to the next; its width is ${scaled ? "√d × " : ""}the margin ÷ length of q.`
       : "Dragging changes the two coordinates shown; the table below has all of them.";
+    if (this.keyNote.textContent !== note) this.keyNote.textContent = note; // what is marked in it stays
   }
 
   /** Shows or hides the target. @param {boolean} visible */

@@ -1,5 +1,6 @@
 // Derivations, with every step checked by the server before it is shown.
-import { ApiError, post } from "../../lib/api.js";
+import { IS_STATIC } from "../../lib/address.js";
+import { ApiError, get, post } from "../../lib/api.js";
 import { commandLine } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
 
@@ -30,7 +31,7 @@ export class Proofs {
     this.place.replaceChildren(h("p", { class: "progress" }, "Checking every step …"));
     try {
       /** @type {Found} */
-      const { names, proof } = await post("design/proof", { name: this.name }, own.signal);
+      const { names, proof } = await (IS_STATIC ? get(`design/proof/${encodeURIComponent(this.name)}`, own.signal) : post("design/proof", { name: this.name }, own.signal));
       this.choice.replaceChildren(...names.map((name) => h("option", { value: name }, name)));
       this.choice.value = proof.name;
       this.place.replaceChildren(

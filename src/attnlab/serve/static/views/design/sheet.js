@@ -1,10 +1,10 @@
 // Sheets of tasks: load one, answer it with the query of the planes or by typing, and get the marks.
 import { ApiError, get, post } from "../../lib/api.js";
-import { pack, unpack } from "../../lib/address.js";
-import { copyButton } from "../../lib/command.js";
+import { IS_STATIC, here, pack, unpack } from "../../lib/address.js";
+import { copyButton, needsServer } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
 import { save } from "../../lib/report.js";
-import { shown } from "./format.js";
+import { asToml, shown } from "./format.js";
 import { center, queryOf, shortNumber } from "./state.js";
 
 /** @typedef {import("./playground.js").Playground} Playground */
@@ -129,7 +129,7 @@ export class Sheet {
     this.progress = h("p", { class: "progress", role: "status" });
     this.list = h("ol", { class: "tasks" });
     this.total = h("p", { class: "total", role: "status" });
-    this.copy = copyButton("Copy link for students", () => `${location.origin}/design?tab=sheet&toml=${this.packed}`);
+    this.copy = copyButton("Copy link for students", () => `${location.origin}${here(`/design?tab=sheet&toml=${this.packed}`)}`);
     this.markButton = h("button", { type: "submit", class: "primary" }, "Mark the answers");
     this.form = h(
       "form",
@@ -138,7 +138,7 @@ export class Sheet {
       h(
         "div",
         { class: "controls" },
-        this.markButton,
+        !IS_STATIC && this.markButton,
         h("button", { type: "button", onclick: () => this.#save() }, "Save as answers.toml"),
         this.copy,
         this.total,
@@ -150,8 +150,8 @@ export class Sheet {
       "div",
       {},
       h("p", { class: "quiet" }, "A sheet of ", h("code", {}, "attnlab check"), ": any answer that has the property asked for passes, whichever way it was found."),
-      h("div", { class: "controls" }, h("label", {}, "example", this.choice), h("label", {}, "file (TOML)", this.file)),
-      h("details", {}, h("summary", {}, "Paste a sheet"), h("label", { class: "pasted" }, "text of the sheet", this.pasted), h("button", { type: "button", onclick: () => this.#load(this.pasted.value, "") }, "Load the text")),
+      h("div", { class: "controls" }, h("label", {}, "example", this.choice), !IS_STATIC && h("label", {}, "file (TOML)", this.file)),
+      IS_STATIC ? needsServer("Marking, and reading another sheet,", "attnlab check SHEET.toml answers.toml") : h("details", {}, h("summary", {}, "Paste a sheet"), h("label", { class: "pasted" }, "text of the sheet", this.pasted), h("button", { type: "button", onclick: () => this.#load(this.pasted.value, "") }, "Load the text")),
       this.problem,
       this.progress,
       this.form,
@@ -234,7 +234,7 @@ export class Sheet {
       return;
     }
     await this.#tried("Reading the sheet …", async (signal) => {
-      const read = await post("design/sheet", { text }, signal);
+      const read = await (IS_STATIC ? get(`design/sheet/${name}`, signal) : post("design/sheet", { text }, signal));
       const packed = name ? "" : await pack(read.for_students);
       this.text = text;
       this.name = name;
@@ -284,7 +284,7 @@ export class Sheet {
   }
 
   async #save() {
-    const text = await post("design/answers", { answers: this.#answers() });
+    const text = IS_STATIC ? asToml(this.#answers()) : await post("design/answers", { answers: this.#answers() });
     save(new Blob([text], { type: "application/toml" }), "answers.toml");
   }
 

@@ -1,4 +1,5 @@
 // Questions to the solver, and its verdicts in words.
+import { IS_STATIC } from "../../lib/address.js";
 import { ApiError, post } from "../../lib/api.js";
 import { commandLine } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
@@ -133,7 +134,7 @@ export class Solver {
   #request() {
     const { keys, values, scaled, target } = this.playground.configuration;
     const { task, index, indices, weights, tolerance } = this.question;
-    const common = { task, keys, values, tolerance, scale: scaled ? "sqrt" : "none" };
+    const common = { task, keys, values, tolerance, scale: /** @type {"none" | "sqrt"} */ (scaled ? "sqrt" : "none") };
     if (task === "select") return { ...common, index };
     if (task === "reach") return { ...common, target };
     if (!indices.length) return this.#refuse("Choose at least one value.");
@@ -165,7 +166,7 @@ export class Solver {
     this.answer.replaceChildren(h("p", { class: "progress" }, "Solving …"));
     this.compare();
     try {
-      const { result, facts, command } = await post("design/solve", request, this.running.signal);
+      const { result, facts, command } = IS_STATIC ? (await import("../../lib/solve.js")).solve(request) : await post("design/solve", request, this.running.signal);
       this.#show(result, facts, command, about, move);
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") return;

@@ -166,7 +166,7 @@ const twenty = () => {
   };
 };
 
-const A12 = {
+const WORKED = {
   keys: [[0.47, 0.65, 0.6], [0.64, 0.5, -0.59], [-0.03, -0.48, -0.88], [0.43, -0.83, 0.35]],
   values: [[-0.07, -0.88, 0.47], [0.37, -0.93, -0.07], [-0.25, -0.75, 0.61], [0.94, 0.2, 0.28]],
 };
@@ -215,10 +215,10 @@ export const PRESETS = [
     },
   },
   {
-    name: "a12",
-    title: "Worked exercise (A12), 3 dimensions",
+    name: "worked",
+    title: "The worked exercise, 3 dimensions",
     note: "The unscaled mean of k₀ and k₁ misses the average of v₀ and v₁ by 0.186. Set the query scale to 10: it comes within 0.003.",
-    configuration: { ...A12, direction: [0.555, 0.575, 0.005], scale: 1 },
+    configuration: { ...WORKED, direction: [0.555, 0.575, 0.005], scale: 1 },
   },
   {
     name: "twenty",

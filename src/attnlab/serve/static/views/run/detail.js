@@ -1,4 +1,5 @@
 // One folder: its report, kept up to date while it trains.
+import { IS_STATIC, here } from "../../lib/address.js";
 import { get } from "../../lib/api.js";
 import { commandLine, quoted } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
@@ -24,12 +25,13 @@ export const mountDetail = async (root, name, signal) => {
   const show = liveReport(report);
   root.append(trail(name), h("div", { class: "status-line" }, chip, bar, actions), resume, inner, loading, report, files);
 
-  /** @param {{ state: string, progress: number | null }} now @param {string} [kind] @param {string} [what] */
-  const showState = (now, kind, what) => {
-    chip.textContent = stateWords({ kind, what, ...now });
-    chip.className = `chip ${now.state || kind}`;
-    bar.hidden = now.state !== "active" || now.progress === null;
-    bar.value = now.progress ?? 0;
+  /** @param {import("./entries.js").Entry} now */
+  const showState = (now) => {
+    const { progress } = now.runs.find((run) => run.state === "active") ?? now;
+    chip.textContent = stateWords(now);
+    chip.className = `chip ${now.state || now.kind}`;
+    bar.hidden = now.state !== "active" || progress === null;
+    bar.value = progress ?? 0;
   };
 
   let first = true;
@@ -39,19 +41,20 @@ export const mountDetail = async (root, name, signal) => {
     const found = await get(`runs/${encoded(name)}/report`, signal);
     const entry = received(found.entry);
     loaded = entry;
-    showState(entry, entry.kind, entry.what);
+    showState(entry);
     show(found.markup);
     loading.remove();
-    resume.hidden = !(entry.state === "stopped" && ["run", "study"].includes(entry.kind));
-    inner.hidden = entry.runs.length === 0;
+    resume.hidden = IS_STATIC || !(entry.state === "stopped" && ["run", "study"].includes(entry.kind));
+    inner.hidden = IS_STATIC || entry.runs.length === 0;
     const links = entry.runs.map((one, number) =>
       [number ? ", " : "", runLink(one.name, one.name.slice(name.length + 1))]);
     inner.replaceChildren("Runs: ", ...links.flat());
     if (!first) return;
     first = false;
+    if (IS_STATIC) return;
     const asked = entry.kind === "run" || entry.kind === "study";
     resume.replaceChildren("Resume it with:", commandLine(`attnlab resume ${quoted(found.path)}`, "Command that resumes it"));
-    actions.append(...(asked ? [h("a", { class: "button", href: `/ask?run=${encodeURIComponent(name)}` }, "Ask this run")] : []));
+    actions.append(...(asked ? [h("a", { class: "button", href: here(`/ask?run=${encodeURIComponent(name)}`) }, "Ask this run")] : []));
     if (found.files.length) files.textContent = `Also as a file: ${found.files.join(", ")}`;
     if (entry.kind === "run") {
       const [panel, stop] = samplesPanel([name]);
@@ -64,7 +67,6 @@ export const mountDetail = async (root, name, signal) => {
   let seen = false;
   const watch = () => {
     const end = follow(`runs/${encoded(name)}/events`, (now) => {
-      showState(now);
       const same = now.state === loaded.state && now.progress === loaded.progress && now.loss === loaded.loss;
       if (seen || !same) load();
       seen = true; // the first message tells how things are, which is mostly what the report shows

@@ -1,4 +1,5 @@
 // Entries of the list of runs: which are shown, in which order, and as which words. No DOM.
+import { here } from "../../lib/address.js";
 
 /**
  * @typedef {object} Entry
@@ -26,7 +27,7 @@ export const received = (sent) => ({ ...sent, name: sent.path, when: new Date(10
 /** @typedef {{ search?: string, kind?: string, state?: string }} Wanted */
 
 /** The address of a run. @param {string} name */
-export const address = (name) => `/runs/${name.split("/").map(encodeURIComponent).join("/")}`;
+export const address = (name) => here(`/runs/${name.split("/").map(encodeURIComponent).join("/")}`);
 
 /** A run in a path of the server's interface: its slashes too are encoded, so that ".." in a name is no step up. @param {string} name */
 export const encoded = (name) => encodeURIComponent(name);
@@ -90,10 +91,17 @@ export const figure = (entry) => {
   return entry.loss !== null ? `loss ${entry.loss.toFixed(3)}` : "";
 };
 
-/** The state in words, with the share that is done. @param {{ kind?: string, state: string, progress: number | null, what?: string }} entry */
-export const stateWords = ({ kind = "run", state, progress, what = "" }) => {
+/**
+ * The state in words, with the share that is done and the time left; of a study, those of the run that trains.
+ * @param {{ kind?: string, state: string, progress: number | null, seconds?: number | null, what?: string, name?: string, runs?: Entry[] }} entry
+ * @returns {string}
+ */
+export const stateWords = ({ kind = "run", state, progress, seconds = null, what = "", runs = [] }) => {
+  const training = runs.find((run) => run.state === "active");
+  if (state === "active" && training) return `${stateWords({ ...training, runs: [] })}, ${last(training.name)}`;
   const share = progress === null || state === "complete" ? "" : ` ${Math.floor(100 * progress)} %`;
-  if (state === "active") return `training${share}`;
+  const left = progress && seconds !== null ? `, ${duration((seconds * (1 - progress)) / progress)} left` : "";
+  if (state === "active") return `training${share}${left}`;
   if (state === "stopped") return `stopped${share && ` at${share}`}`;
   return state || (kind === "foreign" ? "not an attnlab folder" : what);
 };

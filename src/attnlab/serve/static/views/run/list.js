@@ -1,5 +1,5 @@
 // The table of all runs, with search, filters and sorting; it is kept up to date by events.
-import { readState, writeState } from "../../lib/address.js";
+import { IS_STATIC, here, readState, writeState } from "../../lib/address.js";
 import { ApiError, get } from "../../lib/api.js";
 import { firstRun } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
@@ -54,7 +54,7 @@ export const mountList = async (root, signal) => {
   const problem = h("p", { class: "problem", id: "filter-problem", role: "alert" });
   const loading = h("p", { class: "progress", role: "status" }, "Reading the folders …");
   const count = h("div", { class: "quiet count", role: "status" });
-  const compare = h("a", { class: "button", href: "/runs" });
+  const compare = h("a", { class: "button", href: here("/runs") });
   const clear = h("button", { type: "button", onclick: () => { chosen.clear(); show(); } }, "Clear selection");
   const bar = h("div", { class: "chosen", hidden: true, role: "group", "aria-label": "Chosen runs" }, compare, clear);
   const head = h("tr");
@@ -77,7 +77,7 @@ export const mountList = async (root, signal) => {
     };
     const name = depth ? entry.name.split("/").slice(1).join("/") : last(entry.name);
     const heading = h("th", { scope: "row" }, h("div", { class: "name" },
-      COMPARABLE.includes(entry.kind)
+      COMPARABLE.includes(entry.kind) && !IS_STATIC
         ? h("input", {
           type: "checkbox", checked: chosen.has(entry.name), "aria-label": `Choose ${entry.name}`,
           onchange: (/** @type {any} */ event) => { event.target.checked ? chosen.add(entry.name) : chosen.delete(entry.name); showBar(); },
@@ -100,7 +100,7 @@ export const mountList = async (root, signal) => {
   const showBar = () => {
     bar.hidden = chosen.size === 0;
     const named = [...chosen].map((name) => `with=${encodeURIComponent(name)}`).join("&");
-    compare.setAttribute("href", `/runs?${named}`);
+    compare.setAttribute("href", here(`/runs?${named}`));
     compare.textContent = chosen.size === 1 ? "Show curves and samples" : `Compare ${chosen.size} side by side`;
   };
 
@@ -129,8 +129,9 @@ export const mountList = async (root, signal) => {
     body.replaceChildren(...wanted.flatMap((entry) => rows(entry, 0)));
     showBar();
     const all = entries.length === 1 ? "1 folder" : `${entries.length} folders`;
-    if (wanted.length) count.textContent = wanted.length === entries.length ? `${all} in ${place}` : `${wanted.length} of ${all} in ${place}`;
+    if (wanted.length) count.textContent = wanted.length === entries.length ? `${all}${place && ` in ${place}`}` : `${wanted.length} of ${all}${place && ` in ${place}`}`;
     else if (entries.length || filter.value) count.textContent = "Nothing meets the conditions.";
+    else if (IS_STATIC) count.textContent = "This site was written without reports of runs.";
     else count.replaceChildren(`No runs in ${place} yet. This command trains one:`, firstRun(place));
   };
 
@@ -167,11 +168,11 @@ export const mountList = async (root, signal) => {
     h("h1", {}, "Runs"),
     h("form", { class: "controls", role: "search", onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); load(); } },
       h("label", { class: "wide" }, "Search", search), h("label", {}, "Kind", kind), h("label", {}, "State", stateChoice),
-      h("label", { class: "wide" }, "Conditions on columns and settings", filter)),
+      !IS_STATIC && h("label", { class: "wide" }, "Conditions on columns and settings", filter)),
     problem, bar, loading, count,
     h("div", { class: "scroll", role: "region", "aria-label": "Runs", tabindex: "0" }, h("table", { class: "list no-export" }, h("thead", {}, head), body)),
     h("div", { class: "export", role: "group", "aria-label": "Export: Runs" }, h("button", { type: "button", onclick: saveCsv }, "CSV"), h("button", { type: "button", onclick: saveLatex }, "LaTeX")));
 
-  signal.addEventListener("abort", follow("events/runs", load));
+  if (!IS_STATIC) signal.addEventListener("abort", follow("events/runs", load));
   await load();
 };

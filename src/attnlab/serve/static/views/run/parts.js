@@ -1,4 +1,5 @@
 // Parts that several views of runs share.
+import { here } from "../../lib/address.js";
 import { copyButton } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
 import { address, last } from "./entries.js";
@@ -18,7 +19,7 @@ export const addCopier = (report) => {
  */
 export const trail = (name) => {
   const parts = name.split("/");
-  return h("nav", { class: "trail", "aria-label": "Folders" }, h("a", { href: "/runs" }, "Runs"),
+  return h("nav", { class: "trail", "aria-label": "Folders" }, h("a", { href: here("/runs") }, "Runs"),
     parts.map((part, number) => [
       h("span", { "aria-hidden": "true" }, " / "),
       number === parts.length - 1 ? h("span", { "aria-current": "page" }, part) : h("a", { href: address(parts.slice(0, number + 1).join("/")) }, part),
