@@ -1,8 +1,9 @@
 // How an answer was made: every step from the text to one token, with the numbers of this text.
 import { ApiError, post } from "../../lib/api.js";
 import { h, svg } from "../../lib/dom.js";
+import { termOf } from "../../lib/glossary.js";
 import { chance, inWords, weightInWords } from "./state.js";
-import { cellsOf, length, number, partsOf, stationsOf, stepsOf, TERMS, titleOf, wordsOf } from "./steps.js";
+import { cellsOf, length, number, partsOf, stationsOf, stepsOf, titleOf, wordsOf } from "./steps.js";
 import { shown } from "./weights.js";
 
 /** @typedef {import("./steps.js").Trace} Trace */
@@ -16,12 +17,8 @@ const RAISED = "e^(score − largest)";
 /** @param {number} value @param {number} [digits] */
 const fixed = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
 
-/** A term that is explained on hover, on focus and by a tap. @param {string} name */
-const term = (name) => {
-  const tip = h("span", { role: "tooltip", class: "defined", id: `defined-${name.replaceAll(" ", "-")}` }, TERMS[name]);
-  return h("span", { class: "term", onkeydown: (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && /** @type {HTMLElement} */ (event.target).blur() },
-    h("button", { type: "button", "aria-describedby": tip.id }, name), tip);
-};
+/** A term of the glossary. @param {string} name */
+const term = (name) => h("dfn", { "data-term": termOf(name), tabindex: 0 }, name);
 
 /** Guesses with bars; the final one is marked. @param {import("./steps.js").Point} point @param {string} final */
 const guesses = (point, final) =>

@@ -35,23 +35,6 @@ import { shown } from "./weights.js";
 /** @typedef {"tokens" | "embedding" | "keys" | "weights" | "values" | "influence" | "attention" | "mlp" | "prediction"} Kind */
 /** @typedef {{ kind: Kind, layer: number, point: number }} Step  the layer from 0, and the point that the step leads to or starts from */
 
-export const TERMS = /** @type {Record<string, string>} */ ({
-  token: "A piece of text with a number: a word, a part of one, or a symbol. The model reads and writes nothing else.",
-  embedding: "The learned vector that stands for a token, a row of a table.",
-  query: "A vector that this token makes to say what it looks for. Each head makes its own from the residual stream.",
-  key: "A vector that every token makes to say what it offers. A query matches keys that point in its direction.",
-  score: "The product of query and key, summed over the channels and divided by the root of their number. Large means a good match.",
-  softmax: "Turns scores into positive weights that sum to 100 %: the exponential of each score, divided by the sum of all of them.",
-  weight: "The share of a token’s value in what the head gathers.",
-  value: "A vector that every token makes of what is to be passed on if a head looks at it.",
-  head: "One of several attentions that a layer computes side by side, each with queries, keys and values of its own.",
-  influence: "How strongly an output changes with an input, measured by gradients: used where a mechanism has no weights over tokens.",
-  "residual stream": "The vector that a token carries through the layers. Attention and MLP read it and add to it, and the last one is read as the prediction.",
-  MLP: "Two linear maps with a nonlinear function in between, applied to each token by itself.",
-  "logit lens": "The last norm and the head of the model, applied too early: what the model would predict if it ended here.",
-  logit: "The number that the model gives every token of its vocabulary, before softmax makes probabilities of them.",
-});
-
 const NAMES = { tokens: "Tokens", embedding: "Embedding", keys: "query and keys", weights: "scores to weights", values: "weights to values", influence: "influence", attention: "Attention joins the stream", mlp: "The MLP joins the stream", prediction: "Prediction" };
 
 /** All steps, in order. @param {Trace} trace @returns {Step[]} */
