@@ -283,6 +283,7 @@ def attend_in_slices(
 ) -> Float[Tensor, "B H T E"]:
     """Attend with a slice of the queries at a time, to the keys that it may see and with its mask, for a whole text.
 
+    Where a text is not causal, the queries of a slice are not the last of the keys' tokens: `attend` must not assume it.
     Slices are computed again in the backward pass, so that memory is linear in the length.
     """
     slices = slices_of_queries(q.shape[0] * q.shape[1], q.shape[2], padding, causal, q.device)

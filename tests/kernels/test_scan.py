@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attnlab.kernels import build
 from attnlab.kernels import scan as scans
 from attnlab.kernels.counting import Counter
-from attnlab.kernels.scan import by_chunks, by_compiled, by_steps, scan, weights
+from attnlab.kernels.scan import by_chunks, by_compiled, by_steps, scan, stored, weights
 
 Method = Callable[..., tuple[Tensor, Tensor]]
 DECAYS = ["none", "head", "channel"]
@@ -159,6 +159,17 @@ def test_weights_give_the_outputs(loss: float, decay: str, erase: bool) -> None:
     assert not pattern.triu(1).any()
 
 
+@pytest.mark.parametrize("erase", [False, True])
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("loss", [-0.5, float("-inf")])
+def test_stored_weights_give_what_the_state_returns(loss: float, decay: str, erase: bool) -> None:
+    q, k, v, *gates = drawn(40, decay, erase, loss=loss)
+    assert q is not None
+    assert k is not None
+    _, state = by_steps(q, 2 * k, v, *gates)  # type: ignore[arg-type]
+    assert torch.allclose(stored(2 * k, *gates) @ v, k / 2 @ state, atol=1e-10)  # type: ignore[arg-type, operator]
+
+
 @needs_compiler
 def test_any_layout_in_memory_is_read_right() -> None:
     inputs = drawn(40, "channel", True, width=6)
@@ -173,14 +184,33 @@ def test_any_layout_in_memory_is_read_right() -> None:
             assert torch.equal(ours, theirs)
     shared = [x[:, :1].expand(-1, 2, -1, -1) for x in inputs if x is not None]
     check(by_compiled, shared)
+    overlapping = torch.randn(2, 2, 20, dtype=torch.float64, requires_grad=True)
+    gradients = []
+    for method in (by_compiled, by_steps):
+        rows = overlapping.unfold(2, 4, 1)
+        gradients.append(torch.autograd.grad(method(rows, rows, rows)[0].sum(), overlapping)[0])
+    assert torch.allclose(*gradients, atol=1e-10)
 
 
 @needs_compiler
+def test_the_compiled_form_never_reads_what_does_not_fit() -> None:
+    q = torch.randn(3, 2, 9, 4)
+    for wrong in (torch.zeros(3, 2, 9, 1, dtype=torch.float64), torch.zeros(1, 1, 1, 1), torch.zeros(3, 2, 8, 1)):
+        with pytest.raises(AssertionError, match="decay"):
+            by_compiled.__wrapped__(q, q, q, wrong)  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match="must match the existing size"):
+        by_compiled(q, q, q, state=torch.zeros(2, 2, 4, 4))
+
+
+@pytest.mark.parametrize("kernels", ["1", "0"])
 @pytest.mark.parametrize("shape", [(0, 2, 3, 4), (2, 2, 0, 4)])
-def test_no_texts_or_no_tokens_are_no_trouble(shape: tuple[int, ...]) -> None:
+def test_no_texts_or_no_tokens_are_no_trouble(
+    shape: tuple[int, ...], kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTNLAB_KERNELS", kernels)
     x = torch.zeros(shape, requires_grad=True)
     state = torch.ones(shape[0], 2, 4, 4, requires_grad=True)
-    output, last = by_compiled(x, x, x, state=state)
+    output, last = scan(x, x, x, state=state)
     assert output.shape == x.shape
     assert torch.equal(last, state)
     assert torch.equal(torch.autograd.grad(last.sum(), state)[0], torch.ones_like(state))

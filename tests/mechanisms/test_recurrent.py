@@ -14,7 +14,7 @@ from attnlab.config import ModelConfig
 from attnlab.errors import ConfigError, UserError
 from attnlab.inside.taps import capture, patch
 from attnlab.lm.model import LanguageModel
-from attnlab.mechanisms.recurrent import Recurrent
+from attnlab.mechanisms.recurrent import Gates, Recurrent
 
 WIDTH, HEADS, TOKENS = 32, 4, 40
 HEAD = WIDTH // HEADS
@@ -111,7 +111,7 @@ def test_the_cache_stays_as_large_as_after_the_first_tokens(name: str) -> None:
     cache, sizes = module.new_cache(), set()
     for tokens in (5, 1, 20):
         module(torch.randn(2, tokens, WIDTH), cache=cache)
-        sizes.add((cache.state.shape, cache.recent.shape))
+        sizes.add(tuple(part.untyped_storage().nbytes() for part in (cache.state, cache.recent)))
     assert len(sizes) == 1
     assert cache.recent.shape[1] == 3
 
@@ -170,6 +170,28 @@ def test_decays_with_a_floor_stay_above_it() -> None:
     assert -5 <= decay.min() < -4.9
     with pytest.raises(ConfigError, match="must be negative"):
         make("kda", floor=5.0)
+
+
+def test_gates_of_a_wrong_shape_are_refused_and_any_float_type_is_taken() -> None:
+    module, x = make("delta"), torch.randn(2, 9, WIDTH)
+    right = torch.full((2, 9, HEADS, 1), -0.1)
+    for gate in ("decay", "write", "erase"):
+        for wrong in (right[..., 0], right.expand(-1, -1, -1, 3), right[:1], right[:, :5]):
+            module.gates = lambda _, gate=gate, wrong=wrong: Gates(**{gate: wrong})
+            with pytest.raises(UserError, match=rf"as {gate}: return \[2, 9, {HEADS}, 1\]"):
+                module(x)
+    outputs = []
+    for dtype in (torch.float32, torch.float64):
+        module.gates = lambda _, dtype=dtype: Gates(decay=right.to(dtype))
+        outputs.append(module(x))
+    assert torch.equal(*outputs)
+
+
+def test_keys_of_length_one_are_so_in_float32_also_in_models_of_16_bits() -> None:
+    module = make("delta", conv=0).bfloat16()
+    with capture(module, "hook_k") as seen:
+        module(torch.randn(2, TOKENS, WIDTH, dtype=torch.bfloat16))
+    assert (seen["hook_k"].square().sum(-1) <= 1 + 1e-6).all()
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:

@@ -56,13 +56,21 @@ def test_bounded_scores_bound_the_ratio_of_weights() -> None:
         make("dot", softcap=-1.0)
 
 
-@pytest.mark.parametrize("options", [{"softcap": 3.0}, {"softcap": 3.0, "sinks": True, "gated": True}])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dot", {"softcap": 3.0}),
+        ("dot", {"softcap": 3.0, "sinks": True, "gated": True}),
+        ("fox", {}),
+        ("based", {"window": 5}),
+    ],
+)
 @pytest.mark.parametrize("causal", [True, False])
-def test_bounded_scores_in_slices_are_those_of_the_reference(
-    options: dict[str, Any], causal: bool, monkeypatch: pytest.MonkeyPatch
+def test_scores_in_slices_are_those_of_the_reference(
+    name: str, options: dict[str, Any], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ops, "_SCORES", 2 * HEADS * 50 * 16)
-    module = make("dot", causal=causal, **options).double()
+    module = make(name, causal=causal, **options).double()
     x = torch.randn(2, 50, WIDTH, dtype=torch.float64)
     padding = torch.arange(50) >= torch.tensor([[50], [33]])
     results = []
@@ -212,6 +220,7 @@ def test_generation_beyond_the_window_is_exact_and_its_cache_stops_growing(piece
         assert cache.state.shape == (2, HEADS, 1 + 4 + 10, 9)
     assert (torch.cat(parts, dim=1) - module(x, padding)).abs().max() <= 1e-12
     assert cache.recent.shape[2] == 5
+    assert cache.recent.untyped_storage().nbytes() == 8 * cache.recent.numel()
 
 
 # In models, our own and others

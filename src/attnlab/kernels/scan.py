@@ -51,9 +51,8 @@ def scan(
     scale: float = 1.0,
 ) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H K E"]]:
     """Return the outputs of all tokens and the state after the last; `state` is that before the first."""
-    if (
-        q.is_cpu and q.shape[2] > 1 and build.load("scan") is not None
-    ):  # for one token, calling the library takes longer
+    # Reading one token takes less time than calling the library.
+    if q.is_cpu and q.shape[2] != 1 and build.load("scan") is not None:
         return by_compiled(q, k, v, decay, erase, write, state, scale)
     return (by_steps if q.shape[2] <= _FEW else by_chunks)(q, k, v, decay, erase, write, state, scale)
 
@@ -81,7 +80,7 @@ def by_steps(
             change = change - (now * erase[:, :, token, :, None] * key).sum(dim=2)
         now = now + key * change[:, :, None]
         outputs.append(scale * (now * q[:, :, token, :, None]).sum(dim=2))
-    return torch.stack(outputs, dim=2), now
+    return torch.stack(outputs, dim=2) if outputs else v, now
 
 
 def weights(
@@ -216,10 +215,11 @@ class _Compiled(torch.autograd.Function):
         if inputs["decay"] is not None:
             inputs["decay"] = inputs["decay"].exp()
         inputs = {name: None if x is None else _side_by_side(x) for name, x in inputs.items()}
-        start, k, v = None if state is None else state.contiguous(), inputs["k"], inputs["v"]
+        k, v = inputs["k"], inputs["v"]
         ctx.numbers, ctx.erases, ctx.scale = v.numel() * k.shape[-1], inputs["erase"] is not None, scale
-        out, last = torch.empty_like(v), v.new_empty(*v.shape[:2], k.shape[-1], v.shape[-1])
-        added, kept = torch.empty_like(v) if ctx.erases else None, None
+        out, last = _empty_like(v), v.new_empty(*v.shape[:2], k.shape[-1], v.shape[-1])
+        start = None if state is None else state.to(v.dtype).expand_as(last).contiguous()
+        added, kept = _empty_like(v) if ctx.erases else None, None
         if any(ctx.needs_input_grad):
             widths = (-(-width // _WIDEST) * _WIDEST for width in (v.shape[-1], k.shape[-1]))
             kept = v.new_empty(*v.shape[:2], -(-v.shape[2] // _KEPT), *widths)
@@ -233,7 +233,7 @@ class _Compiled(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
         *saved, added, kept = ctx.saved_tensors
         inputs = dict(zip(_INPUTS, saved, strict=True))
-        gradients = {f"d_{name}": None if x is None else torch.empty_like(x) for name, x in inputs.items()}
+        gradients = {f"d_{name}": None if x is None else _empty_like(x) for name, x in inputs.items()}
         d_out, d_last = _side_by_side(d_out), d_last.contiguous()
         d_state = torch.empty_like(d_last)
         others = {"added": added, "kept": kept, "d_out": d_out, "d_last": d_last, "d_state": d_state}
@@ -246,6 +246,11 @@ def _side_by_side(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def _empty_like(x: Tensor) -> Tensor:
+    """Memory for a tensor laid out alike; of rows that overlap, torch may put the channels apart."""
+    return _side_by_side(torch.empty_like(x))
+
+
 def _run(name: str, scale: float, **tensors: Tensor | None) -> None:
     """Run a function of the library over all heads of all texts, in as many threads as torch uses."""
     widths = {field: 0 if x is None else x.shape[-1] for field, x in tensors.items()}
@@ -256,6 +261,7 @@ def _run(name: str, scale: float, **tensors: Tensor | None) -> None:
     for field, x in tensors.items():
         if x is not None:
             rows = isinstance(getattr(problem, field), _Rows)
+            assert x.dtype == v.dtype and x.is_cpu and (x.shape[:3] == v.shape[:3] or not rows), field
             setattr(problem, field, _Rows(x.data_ptr(), *x.stride()[:3]) if rows else x.data_ptr())
     threads = 1 if v.numel() * widths["k"] < _ALONE else torch.get_num_threads()
     call = build.function("scan", f"{name}_{'double' if v.dtype == torch.float64 else 'float'}", _Problem)

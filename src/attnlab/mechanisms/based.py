@@ -85,16 +85,30 @@ class Based(Attention):
     @ops.in_float32
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Softmax of the scores, which beyond the window are logarithms of the polynomial."""
-        (q, asked), (k, keys) = self.separate(q), self.separate(k)
-        s = asked @ keys.mT * self.features**-0.5
+        return self.weights(self.placed(q, k.shape[2] - q.shape[2]), k, mask)
+
+    def placed(self, q: Tensor, start: int) -> Tensor:
+        """Queries, each followed by its position."""
+        place = torch.arange(start, start + q.shape[2], device=q.device).to(q.dtype)
+        return torch.cat([q, place[:, None].expand(*q.shape[:2], -1, -1)], dim=-1)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """The pattern of some of the queries, by their positions."""
         place = torch.arange(k.shape[2], device=k.device)
-        near = (place[-q.shape[2] :, None] - place).abs() < self.window
+        near = (q[..., -1:] - place).abs() < self.window
+        (q, asked), (k, keys) = self.separate(q[..., :-1]), self.separate(k)
+        s = asked @ keys.mT * self.features**-0.5
         return ops.masked_softmax(torch.where(near, ops.dot_scores(q, k), (1 + s + s.square() / 2).log()), mask)
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """The averages for some of the queries, by their positions."""
+        return self.averages(self.weights(q, k, mask), v)
+
+    @ops.in_float32  # positions, too
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """By sums beyond the window, and blocks as long as the window with those before them."""
         if not self.causal:
-            return ops.attend_in_slices(self.weigh, q, k, v, padding, False)
+            return ops.attend_in_slices(self.attend, self.placed(q, 0), k, v, padding, False)
         return self.read(q, k, v, padding, RecurrentCache())
 
     def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: RecurrentCache) -> Tensor:
@@ -114,7 +128,7 @@ class Based(Attention):
         k, values = kept.split([k.shape[-1], v.shape[-1] + 1], dim=-1)  # a sum of ones is that of the weights
         (q, asked), (k, keys) = self.separate(q), self.separate(k)
         far, state = scan(expand(asked), expand(keys[:, :, :tokens]), values[:, :, :tokens], state=cache.state)
-        cache.recent, cache.state = kept[:, :, tokens:].detach(), state.detach()
+        cache.recent, cache.state = kept[:, :, tokens:].detach().clone(), state.detach()  # a view would keep the text
 
         block = min(window, tokens)
         rows = -tokens % block

@@ -46,12 +46,24 @@ class Forgetting(Attention):
             k = torch.cat([k[..., :-1], ops.blank(k[..., -1:], padding)], dim=-1)
         return super().dispatch(q, k, v, padding)
 
+    def summed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys, each followed by the sum of the logarithms of all gates up to its token."""
+        sums = k[..., -1:].cumsum(2)
+        return torch.cat([q, sums[:, :, -q.shape[2] :]], dim=-1), torch.cat([k[..., :-1], sums], dim=-1)
+
     @ops.in_float32  # sums over a text
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Softmax of the scaled products plus the logarithms of all gates in between."""
-        sums = k[..., -1].cumsum(-1)
-        forgotten = (sums[..., -q.shape[2] :, None] - sums[..., None, :]).abs()
-        return ops.masked_softmax(ops.dot_scores(q, k[..., :-1]) - forgotten, mask)
+        return self.weights(*self.summed(q, k), mask)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """The same from queries and keys with their sums."""
+        forgotten = (q[..., -1:] - k[..., -1:].mT).abs()
+        return ops.masked_softmax(ops.dot_scores(q[..., :-1], k[..., :-1]) - forgotten, mask)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """The averages for some of the queries."""
+        return self.averages(self.weights(q, k, mask), v)
 
     @ops.in_float32
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
@@ -59,11 +71,13 @@ class Forgetting(Attention):
 
         They come first, so that they cancel before anything small is added.
         """
+        scale = q.shape[-1] ** -0.5
+        q, k = self.summed(q, k)
         if not self.causal:
-            return ops.attend_in_slices(self.weigh, q, k, v, padding, False)
-        sums = k[..., -1:].cumsum(2)
+            return ops.attend_in_slices(self.attend, q, k, v, padding, False)
+        sums = k[..., -1:]
         ones = torch.ones_like(sums)
-        wide_q = torch.cat([ones, sums, q * q.shape[-1] ** -0.5], dim=-1)
+        wide_q = torch.cat([ones, sums, q[..., :-1] * scale], dim=-1)
         wide_k = torch.cat([-sums, ones, k[..., :-1]], dim=-1)
         dropout = self.dropout if self.training else 0.0
         return ops.fused_attention(wide_q, wide_k, v, padding, True, dropout, scale=1.0)

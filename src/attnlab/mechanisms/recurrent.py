@@ -35,6 +35,17 @@ class Gates(NamedTuple):
     skip: Float[Tensor, " H"] | None = None  # share of its own value that is added to the output of a token
 
 
+def _by_head(name: str, gate: Tensor | None, k: Float[Tensor, "B T H K"]) -> Float[Tensor, "B H T _"] | None:
+    """A gate by head, in the data type of the keys; the compiled recurrence does not check what it reads."""
+    if gate is None:
+        return None
+    shapes = [[*k.shape[:-1], width] for width in ((1,) if name == "write" else (1, k.shape[-1]))]
+    if list(gate.shape) not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise UserError(f"gates() returned a tensor of shape {list(gate.shape)} as {name}: return {wanted}")
+    return gate.to(ops.single(k).dtype).transpose(1, 2)
+
+
 class RecurrentCache:
     """The state after a text and the last inputs of the convolution: their size does not grow with the text."""
 
@@ -157,7 +168,7 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         if min(conv, key_heads, key_width, value_width) < 0:
-            raise ConfigError("widths and numbers of heads are at least 1, or 0 for the default")
+            raise ConfigError("widths and numbers of heads must be at least 1, or 0 for the default")
         self.n_head, self.key_heads = n_head, key_heads or n_head
         if n_head % self.key_heads:
             raise ConfigError(
@@ -185,7 +196,10 @@ class Recurrent(nn.Module):
 
     def encode(self, part: Float[Tensor, "B T H K"], start: int) -> Float[Tensor, "B T H K"]:
         """Queries or keys of tokens from position `start` on as the state meets them."""
-        return part * (part.square().sum(-1, keepdim=True) + NORM_EPSILON).rsqrt() if self.unit else part
+        if not self.unit:
+            return part
+        part = ops.single(part)  # rounded to a length above one, keys could make a state grow
+        return part * (part.square().sum(-1, keepdim=True) + NORM_EPSILON).rsqrt()
 
     def new_cache(self) -> RecurrentCache:
         """An empty cache for generation."""
@@ -212,7 +226,7 @@ class Recurrent(nn.Module):
         if self.conv is not None:
             mixed, recent = self.conv(mixed, None if cache is None else cache.recent)
             if cache is not None:
-                cache.recent = recent.detach()
+                cache.recent = recent.detach().clone()  # a view would keep the whole text
         mixed = mixed if self.activation is None else self.activation(mixed)
         keys, start = self.key_heads * self.key_width, 0 if cache is None else cache.length
         q, k, v = mixed.split([keys, keys, mixed.shape[-1] - 2 * keys], dim=-1)
@@ -237,11 +251,8 @@ class Recurrent(nn.Module):
                 "hook_state can only be read: patch hook_k, hook_v or hook_pattern, from which outputs follow"
             )
 
-        def by_head(part: Tensor | None) -> Any:
-            return None if part is None else ops.single(part).transpose(1, 2)
-
-        q, k, v, decay = by_head(q), by_head(k), by_head(v), by_head(gates.decay)
-        erase, write = by_head(gates.erase), by_head(gates.write)
+        decay, erase, write = (_by_head(name, getattr(gates, name), k) for name in ("decay", "erase", "write"))
+        q, k, v = (ops.single(part).transpose(1, 2) for part in (q, k, v))
         if hidden is not None:  # such a token does nothing to the state
             k = k.masked_fill(hidden[:, None], 0.0)
             decay = None if decay is None else decay.masked_fill(hidden[:, None], 0.0)
