@@ -7,6 +7,7 @@ G heads of keys and values   V vocabulary   N targets
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import Literal, ParamSpec, TypeVar
@@ -25,6 +26,12 @@ _R = TypeVar("_R", Tensor, tuple[Tensor, Tensor])
 def single(x: Tensor) -> Tensor:
     """Return bfloat16 and float16 as float32, anything else as it is."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """A block without autocast on the device of a tensor."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def in_float32(function: Callable[_P, _R]) -> Callable[_P, _R]:

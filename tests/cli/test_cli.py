@@ -282,8 +282,6 @@ def test_text_that_looks_like_markup_is_printed_as_it_is(
 
 
 def test_mistakes_with_a_run(trained: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "long.tsv").write_text("Where?\tRome\n" + "Where was " + "Maximilian " * 60 + "born?\tRome\n")
-    fails(capsys, 2, "question 2 ", "evaluate", trained, "--exam", "long.tsv", "--out", "exam")
     fails(capsys, 2, "comes from the run", "finetune", trained, "--model.n_layer", "2")
     (here / "taken").mkdir()
     fails(capsys, 2, "exists already", "evaluate", trained, "--out", "taken")

@@ -150,7 +150,7 @@ OTHERS = {
     ),
     *("mechanisms", "params", "pretrain", "settings", "run recall", "run trust", "run why"),
     *("run additive-vs-dot", "run shared-projections", "run masking", "run efficient", "run reports", "run ablations"),
-    *("score", "serve"),
+    *("page", "score", "serve"),
 }
 
 

@@ -261,7 +261,9 @@ def _run(name: str, scale: float, **tensors: Tensor | None) -> None:
     for field, x in tensors.items():
         if x is not None:
             rows = isinstance(getattr(problem, field), _Rows)
-            assert x.dtype == v.dtype and x.is_cpu and (x.shape[:3] == v.shape[:3] or not rows), field
+            assert x.dtype == v.dtype, field
+            assert x.is_cpu, field
+            assert x.shape[:3] == v.shape[:3] or not rows, field
             setattr(problem, field, _Rows(x.data_ptr(), *x.stride()[:3]) if rows else x.data_ptr())
     threads = 1 if v.numel() * widths["k"] < _ALONE else torch.get_num_threads()
     call = build.function("scan", f"{name}_{'double' if v.dtype == torch.float64 else 'float'}", _Problem)

@@ -21,8 +21,8 @@ def expand(x: Float[Tensor, "*B F"]) -> Float[Tensor, "*B M"]:
     """Features whose products are 1 + s + s²/2, where s is the product of the vectors over the root of their width."""
     width = x.shape[-1]
     x = x * width**-0.25
-    row, column = torch.triu_indices(width, width, device=x.device)
-    pairs = x[..., row] * x[..., column] * torch.where(row == column, x.new_tensor(0.5).sqrt(), 1.0)
+    row, column = torch.triu_indices(width, width).to(x.device)
+    pairs = x[..., row] * x[..., column] * (1 - (1 - 0.5**0.5) * (row == column).to(x.dtype))
     return torch.cat([torch.ones_like(x[..., :1]), x, pairs], dim=-1)
 
 

@@ -10,7 +10,7 @@ projected. The order of tokens is in the state, so a mechanism is registered as 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -257,7 +257,7 @@ class Recurrent(nn.Module):
             k = k.masked_fill(hidden[:, None], 0.0)
             decay = None if decay is None else decay.masked_fill(hidden[:, None], 0.0)
         skip = None if gates.skip is None else ops.single(gates.skip)[:, None, None]
-        with torch.autocast(q.device.type, enabled=False):
+        with ops.without_autocast(q):
             if cache is None and self.hook_state.watched:
                 self.hook_state(stored(k, decay, erase, write))
             if cache is None and self.hook_pattern.watched:
