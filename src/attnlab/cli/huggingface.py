@@ -15,7 +15,7 @@ from attnlab.hf import BAG_OF_WORDS, FineTuning
 from attnlab.machine import require_single_process
 from attnlab.store import records
 from attnlab.store.folders import refuse_existing, write_folder
-from attnlab.store.runs import unused_path
+from attnlab.store.runs import located, unused_path
 from attnlab.studies import options as opt
 from attnlab.studies.options import about, default, read_seeds, seed_numbers, settings_class, typed_command
 
@@ -66,6 +66,8 @@ def classify(
     """
     from attnlab.hf.loading import locate, require_reachable
 
+    if model is not None and located(model).is_dir():
+        model = str(located(model))
     settings_given = {f"--{name.replace('_', '-')}": value for name, value in asdict(given).items()}
     if predict is not None:
         training: dict[str, object] = {"TRAIN": train, "--test": test, "--labels": labels, "--column": column}

@@ -53,7 +53,7 @@ from attnlab.inside.look import attentions_of
 from attnlab.lm.model import LanguageModel, count_parameters, load_model
 from attnlab.lm.tokenizers import FILL, MASK, PAD, START, STOP, UNKNOWN, WORD_SYMBOLS, Tokenizer, split_words
 from attnlab.store.folders import refuse_existing, reporting_damage, to_json, write_folder
-from attnlab.store.runs import Run
+from attnlab.store.runs import Run, located
 
 __all__ = [
     "AttnlabConfig",
@@ -330,7 +330,7 @@ class Exported(TypedDict):
 
 def export(source: Path | str, folder: Path | str, *, trust_code: bool = False) -> Exported:
     """Write the model of a run, or of a model folder, as a folder for transformers, and say what was written."""
-    source, folder = Path(source), Path(folder)
+    source, folder = located(source), Path(folder)
     refuse_existing(folder)
     run = _run_of(source)
     model, tokenizer = load_model(run.model if run else source, trust_code=trust_code)

@@ -44,7 +44,7 @@ from attnlab.store.runs import Run
 from attnlab.studies import options as opt
 from attnlab.studies.study import study
 from attnlab.studies.training import DataSummary, Training, TrainingResult, calibration_facts, read_run
-from attnlab.trust import CalibrationSummary, calibrate
+from attnlab.trust import CalibrationSummary, Oracle, calibrate
 from attnlab.trust.answers import AnswerTrie, answer_distribution
 from attnlab.trust.training_data import TrainingData, candidates
 
@@ -180,6 +180,8 @@ class Recall(Training[RecallResult]):
         rows = [
             describe(examinations[entry.name], entry, trained, mixed) for entry in _ROWS if entry.name in examinations
         ]
+        calibration = self._calibrate(run, lessons, console)
+        example, risk = Oracle(run).suggest(exam)
         return RecallResult(
             title=_TRACKS[self.track],
             data=data,
@@ -189,9 +191,10 @@ class Recall(Training[RecallResult]):
             runs=trained,
             answers=answers_section(main, corpus),
             attention=_attention_of(*final, main),
-            calibration=self._calibrate(run, lessons, console),
+            calibration=calibration,
             verdict=[outcome(rows, data)],
-            example=exam[0].question,
+            example=example,
+            example_risk=risk,
         )
 
     def document(self, result: RecallResult) -> Document:
@@ -396,6 +399,12 @@ def outcome(rows: Sequence[Row], data: DataSummary) -> str:
             f" Its most common answers: {parts.commonest_words(main)}."
         )
     control, baseline = (next(row for row in rows if row.role == role) for role in ("control", "baseline"))
+    looked_up = next((row for row in rows if row.name == _OPEN), None)
+    if looked_up is not None and (looked_up.accuracy or 0.0) > main.accuracy:
+        surely = "does better" if order(looked_up, main) > 0 else "gets more right, though the 95 % intervals overlap"
+        lookup = f" Looking the line up and taking the first known place in it {surely}: {percent(looked_up.accuracy)}."
+    else:
+        lookup = ""
     reference = f"{baseline.subject} ({figure(baseline.accuracy, 'share')})"
     words = f"{main.subject} correctly answers {percent(main.accuracy)} of {asked}; {control.subject}"
     words += f" {figure(control.accuracy, 'share')}"
@@ -405,12 +414,12 @@ def outcome(rows: Sequence[Row], data: DataSummary) -> str:
         if order(main, baseline) <= 0:
             level = "clearly below that" if order(main, baseline) < 0 else "not clearly above that"
             words += " " + capital(f"{main.subject} itself is {level}.")
-        return capital(words)
+        return capital(words) + lookup
     overlap = "and as the 95 % intervals overlap, this exam cannot tell the two apart"
     words += f", {overlap if order(main, control) == 0 else 'which is clearly more'}. "
     above = [row.subject for row in (main, control) if order(row, baseline) > 0]
     both = ("neither is", f"only {above[0]} is" if above else "", "both are")[len(above)]
-    return capital(words) + capital(f"{both} clearly above {reference}.")
+    return capital(words) + capital(f"{both} clearly above {reference}.") + lookup
 
 
 # Answers

@@ -29,7 +29,7 @@ from attnlab.errors import ConfigError, UserError, unknown
 from attnlab.lm import stages
 from attnlab.lm.model import LanguageModel
 from attnlab.store import usercode
-from attnlab.store.runs import Run, lineage
+from attnlab.store.runs import Run, lineage, located
 
 _MECHANISM = "model.mechanism"
 _OPTIONS = "model.options"
@@ -172,8 +172,8 @@ def _is_mechanism(name: str) -> bool:
 
 
 def is_run(name: str) -> bool:
-    """Whether a name is that of a run folder."""
-    return (Path(name) / "config.json").is_file()
+    """Whether a name is that of a run, and not that of a mechanism or preset."""
+    return not _is_mechanism(name) and name not in preset_names() and (located(name) / "config.json").is_file()
 
 
 def _short_names(mechanisms: Iterable[str]) -> list[str]:
