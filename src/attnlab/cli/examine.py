@@ -11,6 +11,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
+
 from attnlab.cli.common import MEASURE, app, console, errors, output_folder, say, show_json
 from attnlab.errors import UserError
 from attnlab.machine import require_single_process
@@ -22,7 +24,6 @@ from attnlab.studies.options import about, at_least_one, default
 
 if TYPE_CHECKING:
     from attnlab.inside.contributions import Measured
-    from attnlab.inside.look import View
     from attnlab.lm.model import LanguageModel
     from attnlab.lm.perplexity import SentenceLosses
     from attnlab.lm.tokenizers import Tokenizer
@@ -377,7 +378,12 @@ def look(
     text: Annotated[str, about("Text to read; the symbols ⁇ and □ stand for themselves.")] = "",
     /,
     *,
-    question: opt.AsQuestion = False,
+    question: Annotated[
+        bool | None,
+        about("Ask the text as a question, as in training."),
+        default("for a text that ends with ?"),
+        Parameter(negative="--no-question"),
+    ] = None,
     heads: Annotated[bool, about("Score what every head does; without TEXT, on repeated random tokens.")] = False,
     ablate: Annotated[bool, about("Switch off every head in turn; with --exam or --corpus.")] = False,
     exam: Annotated[opt.Exam | None, about("Questions with answers, for --ablate: a file, or people:dev.")] = None,
@@ -399,12 +405,17 @@ def look(
     from attnlab.lm import evaluate, perplexity
     from attnlab.lm.model import load_model
     from attnlab.report.screen import show
+    from attnlab.report.words import quoted
 
     if ablate != ((exam is None) != (corpus is None)) or (ablate and (text or question or heads)):
         raise UserError("--ablate takes --exam QUESTIONS or --corpus TEXT, and neither a text nor --heads")
     if not text and not ablate and (question or not heads):
         raise UserError("there is no text to read: write some, or score heads on random tokens with --heads alone")
     opened, target = Run.open(folder), output_folder(out, "look", "a look")
+    if question is None:
+        question = text.rstrip().endswith("?") and opened.record.task.tested == "answers"
+        if question:
+            errors.print("note: read as a question, as in training; --no-question reads it as text", soft_wrap=True)
     loaded = load_model(opened.model, trust_code=trust_code)
     flags = [name for name, value in (("--question", question), ("--heads", heads), ("--ablate", ablate)) if value]
     flags += [word for name, value in (("--exam", exam), ("--corpus", corpus)) if value for word in (name, value)]
@@ -425,14 +436,10 @@ def look(
         show_json({"run": str(folder), **vars(view.record()), "page": str(page), "picture": str(picture)})
         return
     if isinstance(view, View):
-        _show_view(view)
+        say(*(f"{100 * guess.probability:5.1f} %  {quoted(guess.token)}" for guess in view.next))
+        if unread := [str(number) for number, layer in enumerate(view.layers, start=1) if layer.kind == "influence"]:
+            say(f"(no pattern in layer {', '.join(unread)}: its influence is shown instead)")
+        say(*filter(None, [view.legend]))
     else:
         show(view.document(str(folder), command), console)
     say(f"page: {page}", f"picture: {picture}")
-
-
-def _show_view(view: View) -> None:
-    say(*(f"{100 * guess.probability:5.1f} %  {guess.token!r}" for guess in view.next))
-    unread = [str(number) for number, layer in enumerate(view.layers, start=1) if layer.kind == "influence"]
-    if unread:
-        say(f"(no pattern in layer {', '.join(unread)}: its influence is shown instead)")

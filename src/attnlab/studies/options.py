@@ -66,7 +66,6 @@ Device = Annotated[str, about("Device: cpu, cuda, cuda:1, mps, xpu, or auto.")]
 Processes = Annotated[Whole, about("Number of local processes that train the model.")]
 Quick = Annotated[bool, about("Use less data, for a first look.")]
 MaxRisk = Annotated[float, about("Largest share of answers that may be wrong.")]
-AsQuestion = Annotated[bool, about("Ask the text as a question, as in training.")]
 Json = Annotated[bool, about("Print JSON.")]
 TrustCode = Annotated[bool, about("Run the code in the folder, and trust it from now on; read it first.")]
 

@@ -38,7 +38,7 @@ from attnlab.lm.tokenizers import Tokenizer
 from attnlab.reader import Reader
 from attnlab.report import parts
 from attnlab.report.document import Answer, Answers, Document, Head, Heads, Piece, Section, Text, section
-from attnlab.report.words import capital, count, figure, percent, plural, short_answer, visible
+from attnlab.report.words import capital, count, figure, legend, percent, plural, quoted, short_answer, visible
 from attnlab.store.folders import add_files, verify, write_folder
 from attnlab.store.runs import Run
 from attnlab.studies import options as opt
@@ -400,11 +400,10 @@ def outcome(rows: Sequence[Row], data: DataSummary) -> str:
         )
     control, baseline = (next(row for row in rows if row.role == role) for role in ("control", "baseline"))
     looked_up = next((row for row in rows if row.name == _OPEN), None)
-    if looked_up is not None and (looked_up.accuracy or 0.0) > main.accuracy:
+    lookup = ""
+    if looked_up is not None and looked_up.accuracy is not None and looked_up.accuracy > main.accuracy:
         surely = "does better" if order(looked_up, main) > 0 else "gets more right, though the 95 % intervals overlap"
         lookup = f" Looking the line up and taking the first known place in it {surely}: {percent(looked_up.accuracy)}."
-    else:
-        lookup = ""
     reference = f"{baseline.subject} ({figure(baseline.accuracy, 'share')})"
     words = f"{main.subject} correctly answers {percent(main.accuracy)} of {asked}; {control.subject}"
     words += f" {figure(control.accuracy, 'share')}"
@@ -520,8 +519,8 @@ def attention_section(text: str, tokens: Sequence[str], patterns: Sequence[_Patt
         for number, pattern in enumerate(maps, start=1):
             weights = [[round(weight, 3) for weight in line] for line in pattern]
             column = parts.strongest(weights[row])
-            most = f"{visible(tokens[column])} ({percent(weights[row][column])})"
-            words = f"Where the answer is chosen (row {visible(tokens[row])}), it looks most at {most}."
+            most = f"{quoted(tokens[column])} ({percent(weights[row][column])})"
+            words = f"Where the answer is chosen (row {quoted(tokens[row])}), it looks most at {most}."
             heads.append(Head(layer, number, weights, words))
     # Up to rounding; the rows of some mechanisms do not.
     sums = all(abs(sum(line) - 1) <= 0.001 * (1 + len(line)) for head in heads for line in head.pattern)
@@ -530,9 +529,9 @@ def attention_section(text: str, tokens: Sequence[str], patterns: Sequence[_Patt
     left_out = f" {layers} left out: no weights of tokens on tokens there." if absent else ""
     words = (
         f"{text}. Each row is a token, each cell in it how much that token looks at an earlier one or at"
-        f" itself{'; a row sums to 100 %' if sums else ''}. The answer is chosen in the outlined row, and “·” is a space. The"
-        " small pictures select a head; shown first is the one with the largest weight on one earlier token in that"
-        f" row.{left_out}"
+        f" itself{'; a row sums to 100 %' if sums else ''}. The answer is chosen in the outlined row."
+        f" {legend(*map(visible, tokens))} The small pictures select a head; shown first is the one with the largest weight"
+        f" on one earlier token in that row.{left_out}"
     )
     block = Heads(tokens, heads, row, min(24.0, 560 / len(tokens)))
     return section("Attention of one answer", Text([words]), block)
