@@ -300,8 +300,8 @@ def tour(
         raise UserError(unknown("step", str(step), [stop.code for stop in stops()]))
     console = Terminal(highlight=False)
     paged = console.is_terminal and sys.stdin.isatty() and step is None and not all
-    for stop, place in ((stop, place) for stop in chosen for place in range(len(stop.commands))):
-        if paged and (stop is not chosen[0] or place) and not _next_screen():
+    for stop, place in [(each, place) for each in chosen for place in range(len(each.commands))]:
+        if paged and (stop, place) != (chosen[0], 0) and not _next_screen():
             return
         if paged:
             console.clear()
