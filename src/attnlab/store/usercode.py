@@ -14,6 +14,7 @@ Nothing here runs code: the registry does, after calling `require`.
 
 from __future__ import annotations
 
+import ast
 import datetime
 import errno
 import functools
@@ -78,6 +79,21 @@ def is_file(path: str | Path) -> bool:
         return Path(path).is_file()
     except OSError:
         return False
+
+
+def classes_of(source: Source) -> list[str]:
+    """List the classes of a file without running it."""
+    try:
+        return [node.name for node in ast.parse(source.content).body if isinstance(node, ast.ClassDef)]
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{source.path} is not Python: {' '.join(str(error).split())}") from None
+
+
+def refuse_file_alone(name: str) -> None:
+    """Refuse the name of a file in place of that of a class in it, and list its classes."""
+    if name.endswith(".py"):
+        classes = " or ".join(f"{name}:{each}" for each in classes_of(read(name)))
+        raise ConfigError(f"{name} is a file: name a class in it, {classes or 'but it has none'}")
 
 
 def read(path: str | Path) -> Source:

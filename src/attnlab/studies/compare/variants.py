@@ -251,8 +251,7 @@ def _preset_or_file(base: Variant, name: str) -> Variant:
         raise ConfigError(
             f"{name} is a mechanism and others are not: compare mechanisms, presets or files, all of one kind"
         )
-    if name.endswith(".py"):
-        raise ConfigError(f"{name} is a file: name the class in it, {name}:MyAttention")
+    usercode.refuse_file_alone(name)
     if "/" in name:
         raise ConfigError(f"there is no run {name}: name the folder of a finished run, a mechanism or a preset")
     choices = [*registry.names("mechanism"), *preset_names()]
