@@ -178,8 +178,8 @@ def export(
 ) -> None:
     """Export a model as a folder that transformers loads, with a model card.
 
-    A mingpt with dot-product attention is written as a GPT-2; others load after
-    `import attnlab.exchange`. Needs transformers: pip install 'attnlab[hf]'.
+    A mingpt with dot-product attention is written as a GPT-2; others load with trust_remote_code=True
+    where attnlab is installed. Needs transformers: pip install 'attnlab[hf]'.
     """
     from attnlab.hf.exchange import export
 
@@ -188,9 +188,11 @@ def export(
     if json:
         show_json(written)
         return
-    how = "import attnlab.exchange, then " if written["needs_attnlab"] else ""
+    trust = ", trust_remote_code=True" if written["needs_attnlab"] else ""
     console.print(f"{written['parameters']:,} parameters in the layout of {written['layout']}")
-    console.print(f"load it in Python: {how}AutoModelForCausalLM.from_pretrained({str(folder)!r})", soft_wrap=True)
+    say(f"load it in Python: AutoModelForCausalLM.from_pretrained({str(folder)!r}{trust})")
+    if trust:
+        say("attnlab must be installed there; after `import attnlab.exchange` it loads without trust_remote_code")
     console.print(f"model card: {folder / 'README.md'}", soft_wrap=True)
 
 
