@@ -25,8 +25,10 @@ def check(
     no_sandbox: Annotated[bool, about("Run them with all your permissions instead; read them first.")] = False,
     json: opt.Json = False,
 ) -> None:
-    """Mark the answers of one student or of a whole course; without answers, check the sheet itself.
+    """Mark the answers of a student or a course; or check a sheet.
 
+    Without answers, the sheet is checked, and its tasks about attention are solved. With --out, a page
+    for the class and the feedback for every student are written.
     An answer passes if it has the property that the sheet asks for. A malformed answer fails its
     task, an unreadable file all of them, and the rest is marked. Exit code 1 if a task of a file
     that is named fails, or if somebody could not be marked; marking a folder is 0, whoever fails.

@@ -188,7 +188,7 @@ def ask(
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
-    """Ask a run a question, or several: an answer with its probability, a verdict and its source, or no answer.
+    """Ask a run questions: an answer with a verdict and its source, or no answer.
 
     recalled and supported  confident, and the line it read about the name says so
     inferred                confident; the line does not say so, and names no other answer of that kind
@@ -206,13 +206,15 @@ def ask(
     questions = lines_of_input("question> ") if question is None else [checked_question(question)]
     check_level(max_risk, "--max-risk")
     oracle = Oracle(folder, trust_code=trust_code)
-    if oracle.calibration is None and not explain and not json:
-        errors.print(f"note: {oracle.guarantee(max_risk)}", soft_wrap=True, highlight=False)
+    advice = "" if oracle.calibration or explain or json else f"note: {oracle.guarantee(max_risk)}"
     if question is None and sys.stdin.isatty():
         say("ask questions, one per line; Ctrl-D ends")
     for asked in questions:
         try:
             _show_answer(oracle.answer(asked, max_risk, top), explain, json)
+            if advice:
+                errors.print(advice, soft_wrap=True, highlight=False)
+                advice = ""
         except UserError as error:
             if question is not None:
                 raise
@@ -380,8 +382,8 @@ def look(
     *,
     question: Annotated[
         bool | None,
-        about("Ask the text as a question, as in training."),
-        default("for a text that ends with ?"),
+        about("Ask TEXT as a question, as in training."),
+        default("if it ends in ?"),
         Parameter(negative="--no-question"),
     ] = None,
     heads: Annotated[bool, about("Score what every head does; without TEXT, on repeated random tokens.")] = False,

@@ -52,7 +52,7 @@ from attnlab.hf.modeling import CODE, MODULE, AttnlabConfig, AttnlabForCausalLM
 from attnlab.inside.look import attentions_of
 from attnlab.lm.model import LanguageModel, count_parameters, load_model
 from attnlab.lm.tokenizers import FILL, MASK, PAD, START, STOP, UNKNOWN, WORD_SYMBOLS, Tokenizer, split_words
-from attnlab.store.folders import refuse_existing, reporting_damage, to_json, write_folder
+from attnlab.store.folders import refuse_existing, reporting_damage, to_json, write_bytes, write_folder
 from attnlab.store.runs import Run, located
 
 __all__ = [
@@ -196,6 +196,13 @@ class AttnlabWordTokenizer(transformers.PreTrainedTokenizerFast):
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = None) -> None:
         """Nothing, as for the model."""
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """Write the files, with the module that names the class."""
+        written = super().save_pretrained(save_directory, *args, **kwargs)
+        for name, content in CODE.items():
+            write_bytes(Path(save_directory) / name, content)
+        return written
 
     def _encode_plus(  # type: ignore[override]
         self, text: Any, text_pair: Any = None, **settings: Any

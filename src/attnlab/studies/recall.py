@@ -181,7 +181,8 @@ class Recall(Training[RecallResult]):
             describe(examinations[entry.name], entry, trained, mixed) for entry in _ROWS if entry.name in examinations
         ]
         calibration = self._calibrate(run, lessons, console)
-        example, risk = Oracle(run).suggest(exam)
+        known = TrainingData(run, corpus, taught)
+        example, risk = Oracle(run, data=known).suggest(exam)
         return RecallResult(
             title=_TRACKS[self.track],
             data=data,

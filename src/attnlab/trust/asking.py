@@ -24,7 +24,7 @@ from attnlab.store.runs import Run
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie
 from attnlab.trust.calibrating import calibration_of, open_run, usual_questions, valid
 from attnlab.trust.training_data import Forms, TrainingData, candidates, kinds, of_kind
-from attnlab.trust.verdict import GUESS, SUPPORTED, UNSEEN, Judgement, at_least, judge, percent
+from attnlab.trust.verdict import GUESS, UNSEEN, Judgement, at_least, judge, percent
 
 MAX_RISK = 0.1  # of wrong answers, unless another is asked for
 _TRIED = 50  # questions that a suggestion is chosen from
@@ -71,13 +71,13 @@ class Answer(Judgement, Considered):
 
 
 class Oracle:
-    """An opened run: model, possible answers, calibration and corpus."""
+    """An opened run: model, possible answers, calibration and corpus; `data` may be given if it is in memory."""
 
-    def __init__(self, run: Run | Path | str, *, trust_code: bool = False) -> None:
+    def __init__(self, run: Run | Path | str, *, trust_code: bool = False, data: TrainingData | None = None) -> None:
         self.run = open_run(run)
         self.model, self.tokenizer = load_model(self.run.model, trust_code=trust_code)
         self.calibration = calibration_of(self.run)
-        data = TrainingData(self.run)
+        data = data or TrainingData(self.run)
         try:
             self.facts, self.note = data.facts, ""
         except DataError as error:
@@ -180,7 +180,7 @@ class Oracle:
 
     def _in_words(self, asked: Considered, judged: Judgement, rule: stats.SelectiveRule | None) -> str:
         """Phrase an answer in one line: it and its probability, or why there is none; the verdict; the source."""
-        source = f": “{judged.quote}”" if judged.quote else ""
+        source = (f": “{judged.quote}”" if judged.quote else "") + (f"; {self.note}" if self.note else "")
         sure, why = percent(asked.probability or 0.0), judged.verdict
         if not judged.abstains:
             return f"{asked.answer} ({sure}, {why}){source}"
@@ -207,8 +207,11 @@ class Oracle:
         rule, least = self.rule(MAX_RISK), self.smallest_risk
         risk = MAX_RISK if rule is None or rule.met or least is None else least
         for item in questions[:_TRIED]:
-            answer = self.answer(item.question, risk)
-            if answer.verdict == SUPPORTED and answer.answer == (item.answer or answer.answer):
+            try:
+                answer = self.answer(item.question, risk)
+            except DataError:  # too long for the block, with an answer
+                continue
+            if not answer.abstains and answer.answer == (item.answer or answer.answer):
                 return item.question, risk
         return "", MAX_RISK
 
