@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +19,8 @@ from PIL import Image
 
 _FOLDER = Path(__file__).parents[1] / "notebooks"
 _MOST = 20_000  # characters of one output, but for pictures
+_LONG = 300  # characters of a plain text beside another form
+_TEMPORARY = re.compile(r"/tmp/tmp\w+")
 _KINDS = ("text/html", "text/plain", "image/png")
 
 
@@ -25,11 +28,13 @@ def _small(output: Any) -> Any:
     """An output without what is large or needs a running kernel; None if nothing is left."""
     if output.output_type == "stream":
         return output if output.name == "stdout" else None
-    data = {kind: text for kind, text in output.data.items() if kind in _KINDS}
+    data = {kind: _TEMPORARY.sub("/tmp", text) for kind, text in output.data.items() if kind in _KINDS}
     if "application/vnd.jupyter.widget-view+json" in output.data or not data:
         return None
     if len(data.get("text/html", "")) > _MOST:
         data = {"text/plain": "(a report of its own: run the notebook to see it)"}
+    if len(data["text/plain"]) > _LONG and len(data) > 1:
+        data["text/plain"] = data["text/plain"][:_LONG] + "…"  # shown in place of the other form only
     if picture := data.get("image/png"):
         data["image/png"] = _with_few_colours(picture)
     output.data = nbformat.from_dict(data)
