@@ -120,7 +120,7 @@ def test_a_stopped_study_stands_for_what_it_has_pretrained(tmp_path: Path) -> No
     folders.write_folder(tmp_path / "study", "study", {"study.json": b"{}"})
     Run.create(tmp_path / "study/pretrain", RunRecord()).save_checkpoint(1, {"state.json": b"{}"})
     Run.create(tmp_path / "study/finetune", RunRecord())  # begun, without a checkpoint
-    with pytest.warns(AttnlabWarning, match="which is not fine-tuned"):
+    with pytest.warns(AttnlabWarning, match="before fine-tuning; `attnlab resume "):
         assert Run.open(tmp_path / "study").path == tmp_path / "study/pretrain"
 
 

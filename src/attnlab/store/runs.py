@@ -299,7 +299,7 @@ def run_folder(path: Path) -> Path:
             named = f" (name one of its runs, such as {runs[0]})" if runs else ""
             raise NotARun(f"{path} is a study that {state}{named}", path)
         if latest.name == "pretrain":
-            message = f"{path} is not finished: this is {latest}, which is not fine-tuned"
+            message = f"{path} is not finished: this is {latest}, before fine-tuning; `attnlab resume {path}` continues"
             warnings.warn(message, AttnlabWarning, stacklevel=1)
         path = latest
     if not path.is_dir():
