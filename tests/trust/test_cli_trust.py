@@ -49,15 +49,13 @@ def test_calibrate_then_ask(run: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_without_a_question_lines_are_read_until_the_end(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = [QUESTION.question, "  ", "Where was Zaphod Beeblebrox born?", "x" * 3000, QUESTION.question]
+    asked = [QUESTION.question, "  ", "Where was Zaphod Beeblebrox born?", QUESTION.question]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(asked)))
     assert call("ask", run) == 0
-    shown = capsys.readouterr()
-    answers = shown.out.splitlines()
+    answers = capsys.readouterr().out.splitlines()
     assert len(answers) == 3
     assert answers[0] == answers[2] != answers[1]
     assert "never seen" in answers[1]
-    assert "attnlab: " in shown.err  # one question is too long, and the others are answered
 
 
 def test_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
