@@ -18,7 +18,7 @@ from attnlab import registry
 from attnlab.cli.common import TRAIN, app, console, output_folder
 from attnlab.config import absolute_names
 from attnlab.errors import UserError, unknown
-from attnlab.store.usercode import is_code, refuse_file_alone
+from attnlab.store.usercode import is_code
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, collect, default, typed_command
 
@@ -51,7 +51,6 @@ def with_study(arguments: Sequence[str]) -> list[str]:
         if rest[0] not in run_app:
             run_app.command(command_of(_find(rest[0])), name=rest[0])
     elif rest[0] not in run_app:
-        refuse_file_alone(rest[0])
         raise UserError(unknown("study", rest[0], [name for name in run_app if not name.startswith("-")]))
     return ["run", *rest]
 

@@ -33,7 +33,7 @@ from attnlab.report.parts import (
     text_column,
     validation_chart,
 )
-from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, magnitude, plain, plural, sized, span
+from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, plain, plural, sized, span
 from attnlab.store import records
 from attnlab.store.folders import refuse_existing, reporting_damage, write_folder
 from attnlab.store.listing import Details, Entry, share_done
@@ -316,12 +316,9 @@ def _progress(name: str, run: Entry, steps: Sequence[Step]) -> Row:
 
 def _with_validation(name: str, steps: Sequence[Step]) -> blocks.Chart:
     """The losses of a run on training and validation data, over the tokens read."""
-    size, unit = magnitude(steps[-1].tokens)
-    known = [(step.tokens / size, step.dev_loss) for step in steps if step.dev_loss is not None]
-    series = [parts.joint_curve("training", [LossCurve.of(steps)], size)]
-    series += [blocks.Series("validation", [x for x, _ in known], [y for _, y in known])] if known else []
-    axes = blocks.Axis(f"{unit}tokens read"), blocks.Axis("loss", "nats per token")
-    return parts.lines(name, series, *axes, f"the losses of {name}")
+    curve = LossCurve.of(steps)
+    chart = validation_chart([(name, curve, LossCurve.of_validation(steps))])
+    return replace(chart, title=name) if chart else parts.loss_chart(name, curve)
 
 
 # In the terminal

@@ -81,19 +81,12 @@ def is_file(path: str | Path) -> bool:
         return False
 
 
-def classes_of(source: Source) -> list[str]:
+def _classes_of(source: Source) -> list[str]:
     """List the classes of a file without running it."""
     try:
         return [node.name for node in ast.parse(source.content).body if isinstance(node, ast.ClassDef)]
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ConfigError(f"{source.path} is not Python: {' '.join(str(error).split())}") from None
-
-
-def refuse_file_alone(name: str) -> None:
-    """Refuse the name of a file in place of that of a class in it, and list its classes."""
-    if name.endswith(".py"):
-        classes = " or ".join(f"{name}:{each}" for each in classes_of(read(name)))
-        raise ConfigError(f"{name} is a file: name a class in it, {classes or 'but it has none'}")
 
 
 def read(path: str | Path) -> Source:
@@ -119,7 +112,8 @@ def named_by_user(names: str) -> str:
     stored = []
     for name in split_names(names):
         if name.endswith(".py"):
-            raise ConfigError(f"{name}: name a class in the file, such as {name}:MyAttention")
+            classes = " or ".join(f"{name}:{each}" for each in _classes_of(read(name)))
+            raise ConfigError(f"{name} is a file: name a class in it, {classes or 'but it has none'}")
         if not _is_stored(name) and ".py:" in name:
             path, _, class_name = name.rpartition(":")
             source = read(path)

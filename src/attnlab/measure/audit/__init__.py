@@ -322,7 +322,6 @@ def audit_any(
     if located(name).is_dir():
         model, _ = load_model(Run.open(name).model, trust_code=trust_code)
         return audit_module(model, length=length, name=name)
-    usercode.refuse_file_alone(name)
     raise ConfigError(unknown("mechanism, preset or run", name, [*registry.names("mechanism"), *preset_names()]))
 
 

@@ -251,7 +251,6 @@ def _preset_or_file(base: Variant, name: str) -> Variant:
         raise ConfigError(
             f"{name} is a mechanism and others are not: compare mechanisms, presets or files, all of one kind"
         )
-    usercode.refuse_file_alone(name)
     if "/" in name:
         raise ConfigError(f"there is no run {name}: name the folder of a finished run, a mechanism or a preset")
     choices = [*registry.names("mechanism"), *preset_names()]
