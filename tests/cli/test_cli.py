@@ -141,12 +141,9 @@ def test_finetune_evaluate_and_ask(trained: Path, here: Path, capsys: pytest.Cap
     assert out["accuracy"] is None
     assert call("ask", "tuned", "Where was Hank Aaron born?", "--top", "3", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    answers = shown["answers"]
-    assert shown["documents"] == []  # its base read about others
+    assert (shown["documents"], shown["answers"], shown["probability"]) == ([], [], None)  # its base read about others
     assert call("ask", trained, "Where was Zaphod Beeblebrox born?") == 0
-    assert "no answer: never seen" in capsys.readouterr().out
-    assert 1 <= len(answers) <= 3
-    assert all(0 <= answer["probability"] <= 1 for answer in answers)
+    assert "no answer (never seen)" in capsys.readouterr().out
 
 
 def test_a_mechanism_in_a_users_file_trains_and_loads_from_elsewhere(
@@ -164,7 +161,7 @@ def test_a_mechanism_in_a_users_file_trains_and_loads_from_elsewhere(
     monkeypatch.chdir(here / "elsewhere")
     capsys.readouterr()
     assert call("ask", "../run", "Where was Hank Aaron born?", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["answers"]
+    assert json.loads(capsys.readouterr().out)["answer"]
 
 
 def test_mistakes_in_words(capsys: pytest.CaptureFixture[str], here: Path) -> None:

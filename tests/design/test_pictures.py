@@ -37,3 +37,14 @@ def test_a_query_for_every_value_shows_every_output():
     figure = design_picture(select(np.eye(3), np.eye(3)), np.eye(3), np.eye(3))
     drawn = {c.get_label(): len(c.get_offsets()) for c in figure.axes[1].collections}
     assert drawn["wanted"] == drawn["output"] == 3
+
+
+def test_both_axes_have_the_same_unit_length_and_ticks():
+    keys = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 1.0]])
+    figure = design_picture(select(keys, EYE, 0, tolerance=0.2), keys, EYE)
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+        across, up = (ends[1] - ends[0] for ends in (ax.get_xlim(), ax.get_ylim()))
+        assert up == pytest.approx(across)
+        assert np.diff(ax.get_yticks())[0] == pytest.approx(np.diff(ax.get_xticks())[0])
+        assert ax.bbox.width == pytest.approx(ax.bbox.height, rel=1e-3)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -249,3 +252,32 @@ def test_the_pages_code_runs(
     for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
         exec(compile(block, "docs/exchange.md", "exec"), world)
     assert "Hank Aaron" in capsys.readouterr().out
+
+
+_LOADING = """
+import sys
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+for folder in sys.argv[1:]:
+    assert folder != sys.argv[1] or "attnlab" not in sys.modules
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    print(type(model).__name__, tokenizer("Hank Aaron was born")["input_ids"])
+    model.save_pretrained(f"{folder}-again")
+    tokenizer.save_pretrained(f"{folder}-again")
+"""
+
+
+def test_a_process_without_attnlab_loads_exports_and_saves_them_again(tmp_path: Path) -> None:
+    export(stored(tmp_path / "pieces-model", tiny_model()), tmp_path / "pieces")
+    export(stored(tmp_path / "words-model", tiny_model("mingpt"), "word"), tmp_path / "words")  # a GPT-2
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    said = ""
+    for folders in (("pieces", "words"), ("words-again", "pieces-again")):
+        command = [sys.executable, "-c", _LOADING, *(str(tmp_path / folder) for folder in folders)]
+        loaded = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert loaded.returncode == 0, loaded.stderr
+        said += loaded.stdout
+    words = f"GPT2LMHeadModel {tiny_tokenizer('word').opening('Hank Aaron was born')}"
+    pieces = f"AttnlabForCausalLM {tiny_tokenizer().encode('Hank Aaron was born')}"
+    assert said.splitlines() == [pieces, words, words, pieces]

@@ -245,6 +245,6 @@ def test_what_is_not_imported_says_how(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_models_folder_is_not_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("export", stored(tmp_path / "model", tiny_model()), tmp_path / "theirs") == 0
-    assert "import attnlab.exchange, then AutoModelForCausalLM" in capsys.readouterr().out
+    assert "trust_remote_code=True)" in capsys.readouterr().out
     assert call("import", tmp_path / "theirs", tmp_path / "run") == 0
     assert load_model(tmp_path / "run")[0].config == load_model(tmp_path / "model")[0].config

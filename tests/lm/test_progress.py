@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_the_meter_tells_rate_and_time_left() -> None:
     meter = after([step(1, 0.0, 4.0, 100, 1.0), step(2, 0.25, 2.0, 600, 3.0)])
     assert meter.tokens_per_second == pytest.approx(500 / 2)
     assert meter.left == pytest.approx(2 * 0.75 / 0.25)
-    assert str(meter) == "loss 2.974  250 tokens/s  0:06 left"
+    assert str(meter) == "0:06 left  loss 2.974  250 tokens/s"
     meter.update(step(3, 0.5, 2.0, 2_100, 5.0))
     assert meter.tokens_per_second == pytest.approx(2_000 / 4)
     assert meter.left == pytest.approx(4 * 0.5 / 0.5)
@@ -101,7 +102,7 @@ def test_without_a_terminal_a_stage_is_a_few_whole_lines(count: int) -> None:
     first, *rest = stream.getvalue().splitlines()
     assert first == "pretrain: run folder: somewhere"
     assert min(count - 1, LINES) <= len(rest) <= LINES + 1
-    shape = re.compile(r"pretrain: +(\d+) %  loss 3\.000  1,000 tokens/s  (\d+):(\d\d) left")
+    shape = re.compile(r"pretrain: +(\d+) %  (\d+):(\d\d) left  loss 3\.000  1,000 tokens/s")
     found = [shape.fullmatch(line) for line in rest]
     assert all(found), rest
     shares = [int(match[1]) for match in found if match]
@@ -118,7 +119,7 @@ def test_without_a_terminal_a_resumed_stage_is_a_few_lines_too() -> None:
             show.step(one)
     lines = stream.getvalue().splitlines()
     assert 2 <= len(lines) <= LINES + 1
-    assert re.fullmatch(r"finetune:  80 %  loss 3\.000  1,000 tokens/s  0:(09|10|11) left", lines[-1])
+    assert re.fullmatch(r"finetune:  80 %  0:(09|10|11) left  loss 3\.000  1,000 tokens/s", lines[-1])
 
 
 def test_every_stage_has_lines_of_its_own() -> None:
@@ -131,19 +132,21 @@ def test_every_stage_has_lines_of_its_own() -> None:
     assert labels == ["pretrain"] * (len(labels) // 2) + ["finetune"] * (len(labels) // 2)
 
 
-def test_a_terminal_shows_a_bar() -> None:
+@pytest.mark.parametrize("width", [80, 60])
+def test_a_terminal_shows_a_bar_then_percent_and_time_left(width: int) -> None:
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=100, color_system=None)
+    console = Console(file=stream, force_terminal=True, width=width, color_system=None)
     with display("no-pretraining", console) as show:
         show.line("run folder: somewhere")
         for one in steps(30):
-            show.step(one)
+            show.step(replace(one, dev_loss=2.5, dev_accuracy=0.5))
     shown = stream.getvalue()
     assert "no-pretraining: run folder: somewhere" in shown
     last = [line for line in re.split(r"[\r\n]+", shown) if "no-pretraining " in line][-1]
     assert "━━━" in last
-    assert "loss 3.000  1,000 tokens/s" in last
-    assert "left" in last
+    assert re.search(r"━ +96 %  0:\d\d left  loss 3\.", last)
+    assert len(last.removeprefix("\x1b[2K")) <= width
+    assert last.rstrip().endswith("…")  # the end is cut, on one line
 
 
 def test_a_bar_without_steps_and_one_that_is_stopped_leave_the_terminal_whole() -> None:

@@ -448,6 +448,7 @@ def make_runs() -> SideBySide:
             parameters=3_383_296,
             peak_memory=512_000_000,
             curve=convert(LossCurve, make_trained(name, 40, 6.0, 2.0, random.Random(4))["curve"]),
+            validation=LossCurve([20, 40], [20_000, 40_000], [4.0, 4.5]),
         )
 
     return SideBySide(

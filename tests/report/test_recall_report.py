@@ -45,12 +45,12 @@ def result() -> RecallResult:
 # The sentence at the top
 
 
-def trio(main: int | None, control: int | None, majority: int | None) -> list[Row]:
+def trio(main: int | None, control: int | None, majority: int | None, book: int | None = None) -> list[Row]:
     rows = [
         make_row("pretrained + fine-tuned", "model", main),
         make_row("pretrained, not fine-tuned", "model", main),
         make_row("no pretraining", "model", control),
-        make_row("crude open book", "baseline", majority),
+        make_row("crude open book", "baseline", majority if book is None else book),
         make_row("majority answer", "baseline", majority, commonest_prediction="Los Angeles"),
     ]
     return convert(list[Row], rows)
@@ -85,7 +85,15 @@ def test_a_loss_is_told_as_one() -> None:
 
 @pytest.mark.parametrize(("majority", "words"), [(60, "not clearly above that"), (400, "clearly below that")])
 def test_beating_the_control_is_not_beating_the_baseline(majority: int, words: str) -> None:
-    assert outcome(trio(75, 5, majority), WORLD).endswith(f"The pretrained model itself is {words}.")
+    assert outcome(trio(75, 5, majority, book=0), WORLD).endswith(f"The pretrained model itself is {words}.")
+
+
+def test_the_headline_says_where_looking_the_line_up_beats_the_model() -> None:
+    looked_up = "Looking the line up and taking the first known place in it"
+    assert outcome(trio(75, 5, 17, book=300), WORLD).endswith(f" {looked_up} does better: 40.0 %.")
+    unsure = outcome(trio(75, 24, 17, book=90), WORLD)
+    assert unsure.endswith(f" {looked_up} gets more right, though the 95 % intervals overlap: 12.0 %.")
+    assert looked_up not in outcome(trio(75, 5, 17, book=75), WORLD)
 
 
 def test_an_exam_without_answers() -> None:
@@ -165,7 +173,7 @@ def test_the_head_shown_first_looks_at_a_word_of_the_question() -> None:
     (block,) = (block for block in shown.blocks() if isinstance(block, Heads))
     head = first_head(block)
     assert (block.row, head.name) == (2, "layer 2, head 2")
-    assert head.sentence == "Where the answer is chosen (row ⁇), it looks most at ·Ann (70.0 %)."
+    assert head.sentence == "Where the answer is chosen (row “⁇”), it looks most at “·Ann” (70.0 %)."
     without_cue = attention_section("?", ["Who", " Ann", " ?", " x"], [[resting]])[0].blocks[1]
     assert isinstance(without_cue, Heads)
     assert without_cue.row == 3

@@ -214,3 +214,20 @@ def test_a_report_is_listed_as_what_it_is_and_can_be_deleted(here: Path) -> None
 
 def test_settings_that_are_empty_in_different_ways_do_not_differ() -> None:
     assert differing([{"a": None, "b": 1, "c": 0}, {"a": {}, "b": 2, "c": False}, {"b": 1}]) == ["b", "c"]
+
+
+def test_validation_is_drawn_beside_training_with_its_lowest_loss(here: Path) -> None:
+    lines = [json.loads(line) for line in (here / "whole/metrics.jsonl").read_text().splitlines()]
+    for place, loss in ((0, 5.0), (1, 3.125), (2, 4.0)):
+        lines[place]["dev_loss"] = loss
+    (here / "whole/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    reseal(here)
+    assert call("report", "whole", "--out", "alone") == 0
+    found, html = page(Path("alone"))
+    assert "Training and validation loss" in found.text
+    assert f"lowest: 3.125 at step {lines[1]['step']}" in html
+    assert f"| 3.125 | {lines[1]['step']} |" in Path("alone/report.md").read_text()
+    assert call("report", "whole", "leaky", "--out", "both") == 0
+    assert "whole, lowest: 3.125" in page(Path("both"))[1]
+    assert call("report", "leaky", "--out", "none") == 0
+    assert "alidation" not in page(Path("none"))[0].text

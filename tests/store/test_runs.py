@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnlab import machine
-from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
+from attnlab.errors import AttnlabWarning, CheckpointError, OutputExists, StorageError, UserError
 from attnlab.store import folders, runs
 from attnlab.store.folders import digest
 from attnlab.store.runs import MetricsMark, Run, RunRecord, Step
@@ -99,3 +99,40 @@ def test_environment_tells_versions_and_nothing_personal() -> None:
     found = machine.environment()
     assert {"attnlab", "python", "torch", "processor", "cores"} <= set(found)
     assert str(Path.home()) not in json.dumps(found)
+
+
+def test_an_unfinished_run_gives_its_best_checkpoint_else_the_last_and_says_so(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RunRecord())
+    for step in (200, 1000):
+        run.save_checkpoint(step, {"state.json": b"{}"})
+    with pytest.warns(
+        AttnlabWarning, match=r"run is not finished: this is its last checkpoint, step 1,000; `attnlab res"
+    ):
+        assert run.model.name == "step-001000"
+    (run.path / "best").mkdir()
+    with pytest.warns(AttnlabWarning, match="its best checkpoint; "):
+        assert run.model == run.path / "best"
+    (run.path / "model").mkdir()
+    assert run.model == run.path / "model"  # without a warning
+
+
+def test_a_stopped_study_stands_for_what_it_has_pretrained(tmp_path: Path) -> None:
+    folders.write_folder(tmp_path / "study", "study", {"study.json": b"{}"})
+    Run.create(tmp_path / "study/pretrain", RunRecord()).save_checkpoint(1, {"state.json": b"{}"})
+    Run.create(tmp_path / "study/finetune", RunRecord())  # begun, without a checkpoint
+    with pytest.warns(AttnlabWarning, match="before fine-tuning; `attnlab resume "):
+        assert Run.open(tmp_path / "study").path == tmp_path / "study/pretrain"
+
+
+def test_a_run_is_named_by_its_folder_or_by_its_name_under_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Run.create(Path("runs/mine"), RunRecord())
+    assert Run.open("mine").path == Run.open("runs/mine").path == Path("runs/mine")
+    Path("mine").mkdir()  # somebody else's
+    assert Run.open("mine").path == Path("runs/mine")
+    Path("mine").rmdir()
+    Run.create(Path("mine"), RunRecord())
+    assert Run.open("mine").path == Path("mine")
+    assert runs.located("absent") == Path("absent")

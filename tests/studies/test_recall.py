@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -154,11 +155,11 @@ def test_a_study_that_was_killed_goes_on_to_the_same_result(
 def test_an_exam_without_answers_gives_predictions_only(whole: Whole, tmp_path: Path) -> None:
     blind = tmp_path / "blind.tsv"
     blind.write_text("Where was Hank Aaron born?\n")
-    result, _ = examined(whole, tmp_path / "study", blind)
+    result, shown = examined(whole, tmp_path / "study", blind)
     assert result.rows[0].accuracy is None
     assert (tmp_path / "study/predictions.txt").read_text().count("\n") == 1
     assert result.answers == []
-    assert result.example == "Where was Hank Aaron born?"
+    assert shown.endswith(f"ask it: attnlab ask {tmp_path / 'study'}\n")  # it has not read about Hank Aaron
 
 
 def test_a_stop_during_the_examination_says_how_to_go_on(
@@ -174,10 +175,16 @@ def test_a_stop_during_the_examination_says_how_to_go_on(
     assert studies.resume(tmp_path / "study", console).result.rows
 
 
-def test_questions_asked_in_training_are_not_called_new(whole: Whole, tmp_path: Path) -> None:
+def test_questions_asked_in_training_are_not_called_new(
+    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     result, shown = examined(whole, tmp_path / "study", "people:60:train")
     assert result.data.asked_before == 36
     assert "36 of them asked in training" in shown
+    _, *hint = shlex.split(shown.rpartition("ask it: ")[2].splitlines()[0])
+    assert call(*hint) == 0
+    asked = {item.question: item.answer for item in load_questions("people:60:train")}
+    assert capsys.readouterr().out.startswith(f"{asked[hint[2]]} (")
 
 
 def test_questions_about_strangers_are_counted_and_long_answers_cut(whole: Whole, tmp_path: Path) -> None:

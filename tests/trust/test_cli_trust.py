@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -23,23 +24,38 @@ def run(trained: Run, tmp_path: Path) -> Path:
 
 def test_calibrate_then_ask(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("ask", run, QUESTION.question) == 0
-    before = capsys.readouterr().out
-    assert "Not calibrated" in before
-    assert f"attnlab calibrate '{run}'" in before
+    before = capsys.readouterr()
+    assert before.err.startswith("note: Not calibrated")
+    assert before.err.rstrip().endswith(f"attnlab calibrate '{run}'")
+    assert before.out.count("\n") == 1
     assert call("calibrate", run) == 0
     told = capsys.readouterr().out
     assert told.startswith("9 questions that it was not trained on, ")
     assert "answering everything would be wrong in " in told
     assert "on other questions than the fit" in told
     assert "\nA risk of at most 10 % could not be certified" in told
-    assert call("ask", run, QUESTION.question, "--max-risk", "0.2", "--top", "2") == 0
+    assert f"ask it: attnlab ask '{run}'\n" in told
+    assert call("ask", run, QUESTION.question, "--max-risk", "0.2", "--top", "2", "--explain") == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("no answer")
+    first = shown.splitlines()[0]
+    assert first.startswith("no answer (guess: a risk of 20 % cannot be certified): “")
+    assert f"{QUESTION.answer}" in first  # of its source
     assert "could not be certified" in shown
     listed = shown.split("likeliest:\n")[1].splitlines()
     assert len(listed) == 3
     assert listed[-1].endswith("(anything else, or nothing)")
-    assert "  read: " in shown
+
+
+def test_without_a_question_lines_are_read_until_the_end(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [QUESTION.question, "  ", "Where was Zaphod Beeblebrox born?", QUESTION.question]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(asked)))
+    assert call("ask", run) == 0
+    answers = capsys.readouterr().out.splitlines()
+    assert len(answers) == 3
+    assert answers[0] == answers[2] != answers[1]
+    assert "never seen" in answers[1]
 
 
 def test_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,8 +74,15 @@ def test_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_names_that_nobody_has(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("ask", run, "Where was Zaphod Beeblebrox born?") == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("no answer: never seen (it would have said ")
+    assert shown.startswith("no answer (never seen); similar names: ")
+    assert "%" not in shown
+    assert call("ask", run, "Where was Zaphod Beeblebrox born?", "--explain") == 0
+    shown = capsys.readouterr().out
     assert "the most similar names that it knows" in shown
+    assert "likeliest" not in shown
+    assert call("ask", run, "Where was Zaphod Beeblebrox born?", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["probability"], answer["answers"]) == (None, [])
 
 
 def test_mistakes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,3 +103,15 @@ def test_mistakes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert message in error
         assert error.count("\n") == 1
     assert not (tmp_path / "study").exists()
+
+
+def test_look_reads_a_question_as_one(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place, (more, last) in enumerate({(): "⁇", ("--no-question",): "?", ("--question",): "⁇"}.items()):
+        assert call("look", run, QUESTION.question, *more, "--out", tmp_path / f"look-{place}", "--json") == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)["tokens"][-1].endswith(last)
+        assert ("note: read as a question" in shown.err) == (more == ())
+    assert call("look", run, "Jesus Aguilar ⁇", "--out", tmp_path / "look") == 0
+    shown = capsys.readouterr().out
+    assert "%  “" in shown
+    assert "“⁇” ends a question or an answer" in shown

@@ -13,9 +13,12 @@ from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.lm import stages
 from attnlab.lm.model import LanguageModel, load_model
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.trust import calibrate, calibration_of
+from attnlab.store.runs import Run
+from attnlab.trust import Calibrated, Oracle, Row, calibrate, calibration_of
 from attnlab.trust.answers import AnswerDistribution, familiarity
+from attnlab.trust.asking import MAX_RISK
 from attnlab.trust.training_data import Forms
+from attnlab.trust.verdict import GUESS, SUPPORTED
 
 SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 48, "block_size": 64, "vocab_size": 400}
 FACTS = [
@@ -27,12 +30,42 @@ FACTS = [
 
 
 @pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Tokenizer]:
-    """A small real model that was shown strangers."""
+def taught_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A small real run that was shown strangers."""
     options = {"strangers": 1.0, "lines": 0.0}
     given = {"model": SMALL, "task": {"options": options}, "train": {"epochs": 60.0, "tokens_per_batch": 512}}
     folder = tmp_path_factory.mktemp("familiar") / "run"
-    return load_model(stages.pretrain(resolve("small", given=given), "people:40", "people:40:train", folder).model)
+    return stages.pretrain(resolve("small", given=given), "people:40", "people:40:train", folder)
+
+
+@pytest.fixture(scope="module")
+def taught(taught_run: Run) -> tuple[LanguageModel, Tokenizer]:
+    return load_model(taught_run.model)
+
+
+def test_a_question_is_suggested_that_is_answered_at_the_risk_that_is_named(taught_run: Run) -> None:
+    oracle, asked = Oracle(taught_run), load_questions("people:40:train")
+    question, risk = oracle.suggest(asked)
+    assert (oracle.answer(question, risk).answer, risk) == (
+        {item.question: item.answer for item in asked}[question],
+        MAX_RISK,
+    )
+    assert oracle.trie is not None
+    prior = (1.0, *(0.0 for _ in oracle.trie.answers))
+    rows = (Row("", "", "", True, 0.9, 0.9),) * 20  # 20 right answers certify 1 - 0.05^(1/20) = 13.9 %
+    oracle.calibration = Calibrated("", stats.Platt(1.0, 0.0), oracle.trie.answers, prior, rows, 0)
+    question, risk = oracle.suggest(asked)
+    answer = oracle.answer(question, risk)
+    assert (answer.verdict, answer.abstains, risk) == (SUPPORTED, False, 0.14)
+    assert answer.words.startswith(f"{answer.answer} (")
+    refused = oracle.answer(question, MAX_RISK)
+    assert (refused.verdict, refused.abstains) == (GUESS, True)
+    assert refused.words.startswith(
+        "no answer (guess: a risk of 10 % cannot be certified, the smallest is --max-risk 0.14): “"
+    )
+    strange = oracle.answer(question.replace("?", ", pray?"), risk)
+    assert (strange.verdict, strange.abstains) == (GUESS, True)
+    assert oracle.suggest([Question("Where was Zaphod Beeblebrox born?", None)]) == ("", MAX_RISK)
 
 
 def test_a_model_that_met_strangers_tells_them_from_those_it_read_about(

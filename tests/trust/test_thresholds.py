@@ -13,7 +13,7 @@ from attnlab.corpora.library import Evidence, Line
 from attnlab.errors import DataError, UserError
 from attnlab.trust import Calibrated, Row, calibrating
 from attnlab.trust.training_data import Forms
-from attnlab.trust.verdict import CONTRADICTS, GUESS, INFERRED, SUPPORTED, judge
+from attnlab.trust.verdict import CONTRADICTS, GUESS, INFERRED, judge
 
 RULE = stats.selective_rule([0.95] * 80 + [0.3] * 40, [True] * 80 + [False] * 40, 0.1, lowest=0.95)
 UNMET = stats.selective_rule([0.95] * 6, [True] * 6, 0.1)
@@ -54,19 +54,9 @@ def test_a_guess_says_what_it_lacks() -> None:
     assert "the required 99.9124 %" in judge("York", 0.2, strict, FOUR, PLACES).reasons[0]
     even = judge("York", 0.2, None, FOUR, PLACES)
     assert even.reasons == ("A guess: its probability of 20.0 % is less than that of everything else together.",)
-    smallest = replace(RULE, max_risk=0.1234)
-    risky = judge("York", 0.2, UNMET, FOUR, PLACES, None, smallest)
-    assert "below the required 95.0 % (at the smallest risk that can be certified, 12.4 %)." in risky.reasons[0]
-    assert risky.abstains
-
-
-def test_where_nothing_is_certified_for_the_risk_the_strictest_rule_judges() -> None:
-    assert judge("York", 0.94, UNMET, FOUR, PLACES, None, RULE).verdict == GUESS
-    assert judge("York", 0.95, UNMET, FOUR, PLACES, None, RULE).verdict == SUPPORTED
-    assert (
-        judge("York", 0.5, UNMET, FOUR, PLACES).verdict == SUPPORTED
-    )  # nothing can be certified: more likely than not
-    assert judge("York", 0.94, RULE, FOUR, PLACES, None, replace(RULE, threshold=0.1)).verdict == GUESS
+    risky = judge("York", 1.0, UNMET, FOUR, PLACES)
+    assert risky.reasons == (UNMET.words,)
+    assert (risky.verdict, risky.abstains) == (GUESS, True)
 
 
 def test_empty_answers_and_lines_support_nothing() -> None:

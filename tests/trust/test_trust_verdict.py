@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -78,7 +77,7 @@ def test_without_a_calibration_more_than_even_is_confident_and_only_the_unseen_a
 def test_where_nothing_is_certified_nothing_is_answered_and_it_says_what_it_would_take() -> None:
     assert not FEW.met
     judged = judge("York", 0.99, FEW, ANN, PLACES)
-    assert (judged.verdict, judged.abstains) == (SUPPORTED, True)
+    assert (judged.verdict, judged.abstains) == (GUESS, True)
     assert "29 accepted answers" in " ".join(judged.reasons)
 
 
@@ -94,16 +93,12 @@ def test_a_verdict_never_becomes_weaker_as_the_allowed_risk_grows(seed: int) -> 
     least = found.strictest.max_risk
     assert not found.rule(least - 1e-5).met
     for probability in (0.3, 0.6, 0.8, 0.9, 0.99):
-        judged = [judge("York", probability, found.rule(one), ANN, PLACES, None, found.strictest) for one in risks]
+        judged = [judge("York", probability, found.rule(one), ANN, PLACES) for one in risks]
         weak = [one.verdict == GUESS for one in judged]
         assert weak == sorted(weak, reverse=True)
         assert {one.verdict for one in judged} <= {GUESS, SUPPORTED}
+        assert all(one.abstains == (one.verdict == GUESS) for one in judged)
         assert all(one.abstains for one, risk in zip(judged, risks, strict=True) if risk < least)
-        if weak[0]:
-            told = re.search(r"the smallest risk that can be certified, ([\d.]+) %", judged[0].reasons[0])
-            assert told is not None
-            assert found.rule(float(told[1]) / 100).met
-            assert float(told[1]) / 100 - least < 0.001
 
 
 def test_a_guess_says_whether_it_is_what_it_says_of_anybody() -> None:

@@ -9,7 +9,7 @@ from cyclopts import App
 
 from attnlab.cli.common import DESIGN, app, console, errors, say, show_json
 from attnlab.errors import UserError
-from attnlab.store.folders import folders_above, refuse_existing, write_bytes
+from attnlab.store.folders import folders_above, refuse_existing, write_bytes, write_folder
 from attnlab.studies import options as opt
 from attnlab.studies.options import about
 
@@ -19,27 +19,35 @@ def check(
     sheet: Annotated[Path, about("TOML file with the tasks.")],
     /,
     *answers: Annotated[Path, about("Answer files, or a folder with one entry per student.")],
+    out: Annotated[opt.Out | None, about("Folder to write: a page for the class, feedback per student.")] = None,
     csv: Annotated[Path | None, about("Also write the marks to this file; must not exist.")] = None,
     trust_code: Annotated[bool, about("Run the classes that students hand in, in a sandbox.")] = False,
     no_sandbox: Annotated[bool, about("Run them with all your permissions instead; read them first.")] = False,
     json: opt.Json = False,
 ) -> None:
-    """Mark the answers of one student or of a whole course.
+    """Mark the answers of a student or a course; or check a sheet.
 
+    Without answers, the sheet is checked, and its tasks about attention are solved. With --out, a page
+    for the class and the feedback for every student are written.
     An answer passes if it has the property that the sheet asks for. A malformed answer fails its
     task, an unreadable file all of them, and the rest is marked. Exit code 1 if a task of a file
     that is named fails, or if somebody could not be marked; marking a folder is 0, whoever fails.
     """
-    from attnlab.course import mark
+    from attnlab.course import mark, review
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_csv
 
     if not answers:
-        raise UserError("there are no answers to mark; name answer files, or a folder of them")
+        if out or csv or json or trust_code:
+            raise UserError("there are no answers to mark; name answer files, or a folder of them")
+        with errors.status("checking the sheet"):
+            document = review(sheet)
+        show_all(document, console)
+        return
     if no_sandbox and not trust_code:
         raise UserError("--no-sandbox needs --trust-code, which runs the classes")
-    if csv is not None:
-        refuse_existing(csv)
+    for target in filter(None, (out, csv)):
+        refuse_existing(target)
     with errors.status("marking") as status:
         marks = mark(
             sheet,
@@ -51,7 +59,13 @@ def check(
     if json:
         show_json(marks.to_dict())
     else:
-        show_all(marks.document(), console)
+        show_all(marks.summary(), console)
+    if out is not None:
+        write_folder(out, "marks", marks.files(), about="marks")
+        if not json:
+            say(f"page: {out / 'class.html'}", f"feedback: {out / 'feedback'}")
+    elif len(marks.students) > 1 and not json:
+        say("--out FOLDER writes the reasons: a page for the class, and feedback for every student")
     if csv is not None:
         with folders_above(csv):
             write_bytes(csv, as_csv(marks.table()).encode())

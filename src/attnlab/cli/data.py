@@ -52,6 +52,7 @@ def corpus_show(
     from attnlab.lm.stages import preview
     from attnlab.report.charts import outline_picture
     from attnlab.report.parts import lengths_chart
+    from attnlab.report.words import legend
     from attnlab.tasks import task_class
     from attnlab.tasks.guess import guess_task
 
@@ -81,6 +82,7 @@ def corpus_show(
         _show_words(shown.words, shown.symbols)
     for example in shown.examples:
         say(*(Text.assemble((f"{name:8}", "bold"), text) for name, text in vars(example).items()), "")
+    say(*filter(None, [legend(*(text for example in shown.examples for text in vars(example).values()))]))
 
 
 def _show_words(words: WordCounts, symbols: int) -> None:

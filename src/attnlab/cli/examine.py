@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attnlab.cli.common import MEASURE, app, console, output_folder, say, show_json
+from cyclopts import Parameter
+
+from attnlab.cli.common import MEASURE, app, console, errors, output_folder, say, show_json
 from attnlab.errors import UserError
 from attnlab.machine import require_single_process
 from attnlab.store.folders import refuse_existing, write_folder
@@ -21,7 +24,6 @@ from attnlab.studies.options import about, at_least_one, default
 
 if TYPE_CHECKING:
     from attnlab.inside.contributions import Measured
-    from attnlab.inside.look import View
     from attnlab.lm.model import LanguageModel
     from attnlab.lm.perplexity import SentenceLosses
     from attnlab.lm.tokenizers import Tokenizer
@@ -175,59 +177,86 @@ def _measured_in_words(measured: SentenceLosses, counted: Mapping[str, float]) -
 @app.command(group=MEASURE)
 def ask(
     folder: opt.Folder,
-    question: Annotated[str, about("Question, phrased like the training questions.")],
+    question: Annotated[
+        str | None, about("Question, phrased like the training questions."), default("one per line of the input")
+    ] = None,
     /,
     *,
     max_risk: opt.MaxRisk = 0.1,
-    top: Annotated[opt.Whole, about("Number of answers to show.")] = 5,
+    explain: Annotated[bool, about("Show the reasons, the likeliest answers and the guarantee.")] = False,
+    top: Annotated[opt.Whole, about("Number of likeliest answers.")] = 5,
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
-    """Ask a run one question: an answer with a probability and a verdict, or no answer.
+    """Ask a run questions: an answer with a verdict and its source, or no answer.
 
     recalled and supported  confident, and the line it read about the name says so
     inferred                confident; the line does not say so, and names no other answer of that kind
     contradicts its source  confident; the line does not say so, and names another
-    guess                   not confident
+    guess                   not confident enough for the allowed risk
     never seen              no line that it read is about the name
 
-    After `attnlab calibrate` it answers only if the risk is at most --max-risk.
+    After `attnlab calibrate` it answers only if the risk is at most --max-risk. Without a question it
+    asks for them, one per line, until Ctrl-D.
     """
     at_least_one("top", top)
     from attnlab.stats.checks import check_level
-    from attnlab.trust.asking import ask, checked_question
+    from attnlab.trust.asking import Oracle, checked_question
 
-    question = checked_question(question)
+    questions = lines_of_input("question> ") if question is None else [checked_question(question)]
     check_level(max_risk, "--max-risk")
-    answer = ask(folder, question, max_risk, top, trust_code=trust_code)
+    oracle = Oracle(folder, trust_code=trust_code)
+    advice = "" if oracle.calibration or explain or json else f"note: {oracle.guarantee(max_risk)}"
+    if question is None and sys.stdin.isatty():
+        say("ask questions, one per line; Ctrl-D ends")
+    for asked in questions:
+        try:
+            _show_answer(oracle.answer(asked, max_risk, top), explain, json)
+            if advice:
+                errors.print(advice, soft_wrap=True, highlight=False)
+                advice = ""
+        except UserError as error:
+            if question is not None:
+                raise
+            errors.print(f"attnlab: {error}", soft_wrap=True, highlight=False)
+
+
+def lines_of_input(prompt: str) -> Iterator[str]:
+    """Yield the lines of standard input that are not blank, after a prompt if it is a terminal."""
+    typed = sys.stdin.isatty()
+    if typed:
+        import readline  # noqa: F401  (input() then has a history)
+    while True:
+        try:
+            line = input(prompt if typed else "")
+        except EOFError:
+            if typed:
+                say("")
+            return
+        if line.strip():
+            yield line
+
+
+def _show_answer(answer: Answer, explain: bool, json: bool) -> None:
+    from attnlab.trust.verdict import UNSEEN, percent
+
     if json:
         likeliest = [{"answer": text, "probability": share} for text, share in answer.alternatives]
         documents = list(answer.lines) if answer.looked_up else None
         show_json({**asdict(answer), "answers": likeliest, "documents": documents})
         return
-    _show_answer(answer)
-
-
-def _show_answer(answer: Answer) -> None:
-    from attnlab.trust.verdict import GUESS, UNSEEN, percent
-
-    sure = percent(answer.probability)
-    if answer.abstains and answer.verdict in (GUESS, UNSEEN):
-        say(f"no answer: {answer.verdict} (it would have said {answer.answer}, {sure})")
-    elif answer.abstains:
-        say(f"no answer at this risk (it would have said {answer.answer}, {sure}: {answer.verdict})")
-    else:
-        say(f"{answer.answer}: {answer.verdict} ({sure})")
-    if answer.quote:
-        say(f"  read: {answer.quote}")
+    say(answer.words)
+    if not explain:
+        return
     say(*(f"  {reason}" for reason in answer.reasons))
     if answer.nearest:
         say("  the most similar names that it knows, and its answers for them:")
         for match in answer.nearest:
             say(f"  {100 * match.similarity:5.0f} %  {match.name}" + (f": {match.answer}" if match.answer else ""))
-    say("likeliest:", *(f"{percent(share):>9}  {text}" for text, share in answer.alternatives))
-    rest = max(0.0, 1 - sum(share for _, share in answer.alternatives))
-    say(f"{percent(rest):>9}  (anything else, or nothing)")
+    if answer.verdict != UNSEEN:
+        say("likeliest:", *(f"{percent(share):>9}  {text}" for text, share in answer.alternatives))
+        rest = max(0.0, 1 - sum(share for _, share in answer.alternatives))
+        say(f"{percent(rest):>9}  (anything else, or nothing)")
     if answer.rule not in answer.reasons:
         say(answer.rule)
 
@@ -259,7 +288,7 @@ def calibrate(
         show_json({"run": str(folder), "source": source, **vars(summary)})
         return
     _show_calibration(summary)
-    say(f"\nstored in the run; ask it: attnlab ask {shlex.quote(str(folder))} 'QUESTION' --max-risk 0.1")
+    say(f"\nstored in the run; ask it: attnlab ask {shlex.quote(str(folder))}")
 
 
 def _show_calibration(summary: CalibrationSummary) -> None:
@@ -351,7 +380,12 @@ def look(
     text: Annotated[str, about("Text to read; the symbols ⁇ and □ stand for themselves.")] = "",
     /,
     *,
-    question: opt.AsQuestion = False,
+    question: Annotated[
+        bool | None,
+        about("Ask TEXT as a question, as in training."),
+        default("if it ends in ?"),
+        Parameter(negative="--no-question"),
+    ] = None,
     heads: Annotated[bool, about("Score what every head does; without TEXT, on repeated random tokens.")] = False,
     ablate: Annotated[bool, about("Switch off every head in turn; with --exam or --corpus.")] = False,
     exam: Annotated[opt.Exam | None, about("Questions with answers, for --ablate: a file, or people:dev.")] = None,
@@ -373,12 +407,17 @@ def look(
     from attnlab.lm import evaluate, perplexity
     from attnlab.lm.model import load_model
     from attnlab.report.screen import show
+    from attnlab.report.words import quoted
 
     if ablate != ((exam is None) != (corpus is None)) or (ablate and (text or question or heads)):
         raise UserError("--ablate takes --exam QUESTIONS or --corpus TEXT, and neither a text nor --heads")
     if not text and not ablate and (question or not heads):
         raise UserError("there is no text to read: write some, or score heads on random tokens with --heads alone")
     opened, target = Run.open(folder), output_folder(out, "look", "a look")
+    if question is None:
+        question = text.rstrip().endswith("?") and opened.record.task.tested == "answers"
+        if question:
+            errors.print("note: read as a question, as in training; --no-question reads it as text", soft_wrap=True)
     loaded = load_model(opened.model, trust_code=trust_code)
     flags = [name for name, value in (("--question", question), ("--heads", heads), ("--ablate", ablate)) if value]
     flags += [word for name, value in (("--exam", exam), ("--corpus", corpus)) if value for word in (name, value)]
@@ -399,14 +438,10 @@ def look(
         show_json({"run": str(folder), **vars(view.record()), "page": str(page), "picture": str(picture)})
         return
     if isinstance(view, View):
-        _show_view(view)
+        say(*(f"{100 * guess.probability:5.1f} %  {quoted(guess.token)}" for guess in view.next))
+        if unread := [str(number) for number, layer in enumerate(view.layers, start=1) if layer.kind == "influence"]:
+            say(f"(no pattern in layer {', '.join(unread)}: its influence is shown instead)")
+        say(*filter(None, [view.legend]))
     else:
         show(view.document(str(folder), command), console)
     say(f"page: {page}", f"picture: {picture}")
-
-
-def _show_view(view: View) -> None:
-    say(*(f"{100 * guess.probability:5.1f} %  {guess.token!r}" for guess in view.next))
-    unread = [str(number) for number, layer in enumerate(view.layers, start=1) if layer.kind == "influence"]
-    if unread:
-        say(f"(no pattern in layer {', '.join(unread)}: its influence is shown instead)")

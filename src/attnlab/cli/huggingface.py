@@ -15,7 +15,7 @@ from attnlab.hf import BAG_OF_WORDS, FineTuning
 from attnlab.machine import require_single_process
 from attnlab.store import records
 from attnlab.store.folders import refuse_existing, write_folder
-from attnlab.store.runs import unused_path
+from attnlab.store.runs import located, unused_path
 from attnlab.studies import options as opt
 from attnlab.studies.options import about, default, read_seeds, seed_numbers, settings_class, typed_command
 
@@ -66,6 +66,8 @@ def classify(
     """
     from attnlab.hf.loading import locate, require_reachable
 
+    if model is not None and located(model).is_dir():
+        model = str(located(model))
     settings_given = {f"--{name.replace('_', '-')}": value for name, value in asdict(given).items()}
     if predict is not None:
         training: dict[str, object] = {"TRAIN": train, "--test": test, "--labels": labels, "--column": column}
@@ -176,8 +178,8 @@ def export(
 ) -> None:
     """Export a model as a folder that transformers loads, with a model card.
 
-    A mingpt with dot-product attention is written as a GPT-2; others load after
-    `import attnlab.exchange`. Needs transformers: pip install 'attnlab[hf]'.
+    A mingpt with dot-product attention is written as a GPT-2; others load with trust_remote_code=True
+    where attnlab is installed. Needs transformers: pip install 'attnlab[hf]'.
     """
     from attnlab.hf.exchange import export
 
@@ -186,9 +188,11 @@ def export(
     if json:
         show_json(written)
         return
-    how = "import attnlab.exchange, then " if written["needs_attnlab"] else ""
+    trust = ", trust_remote_code=True" if written["needs_attnlab"] else ""
     console.print(f"{written['parameters']:,} parameters in the layout of {written['layout']}")
-    console.print(f"load it in Python: {how}AutoModelForCausalLM.from_pretrained({str(folder)!r})", soft_wrap=True)
+    say(f"load it in Python: AutoModelForCausalLM.from_pretrained({str(folder)!r}{trust})")
+    if trust:
+        say("attnlab must be installed there; after `import attnlab.exchange` it loads without trust_remote_code")
     console.print(f"model card: {folder / 'README.md'}", soft_wrap=True)
 
 

@@ -16,7 +16,7 @@ from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names,
 from attnlab.errors import UserError
 from attnlab.machine import cores, is_main_process, require_single_process
 from attnlab.store.folders import kind_of
-from attnlab.store.runs import Run, unused_path
+from attnlab.store.runs import Run, located, unused_path
 from attnlab.studies import options as opt
 from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default, read_seeds
 
@@ -163,6 +163,7 @@ def resume(
     from attnlab.lm import stages
     from attnlab.lm.progress import display
 
+    folder = located(folder)
     is_study = kind_of(folder) == "study"
     if seeds is not None and folder.exists() and not is_study:
         raise UserError(f"{folder} is not a comparison: seeds can be added to comparisons only")

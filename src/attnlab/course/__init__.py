@@ -11,6 +11,6 @@ assignment.py  a new assignment, from the files in template/
 Tasks about attention are judged in attnlab.design, in exact arithmetic. Nothing here imports torch unless a sheet needs it.
 """
 
-from attnlab.course.marking import Marks, mark
+from attnlab.course.marking import Marks, mark, review
 
-__all__ = ["Marks", "mark"]
+__all__ = ["Marks", "mark", "review"]

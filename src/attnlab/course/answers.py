@@ -16,6 +16,7 @@ from attnlab.design import inputs
 from attnlab.design.check import TomlTable, read_toml, table
 from attnlab.errors import DataError, UserError, refuse_twice
 
+_USUAL = ("answer", "answers")  # names of files that do not name the student; the folder does
 Code = Literal["refused", "sandboxed", "trusted"]  # whether students' classes run, and how
 
 
@@ -71,6 +72,10 @@ def find_answers(places: Sequence[Path], sheet: Path) -> dict[str, Path]:
             raise DataError(f"there is no file {inputs.shown(place)}; give answer files, or a folder of them")
     refuse_twice(map(os.path.abspath, paths))
     labels = [path.name if path.is_dir() or not _is_toml(path) else path.stem for path in paths]
+    count = Counter(labels)
+    alike = [count[label] > 1 or label.lower() in _USUAL for label in labels]
+    folders = [path.absolute().parent.name for path in paths]
+    labels = [name if name and like else label for label, name, like in zip(labels, folders, alike, strict=True)]
     count = Counter(labels)
     return {label if count[label] == 1 else str(path): path for label, path in zip(labels, paths, strict=True)}
 

@@ -14,12 +14,14 @@ from typing import Any
 
 from attnlab import sandbox as confinement
 from attnlab.course.answers import Answers, Code, find_answers, read_answers
-from attnlab.course.sheets import CLASSES, Module, Sheet, Task, expected, fail, sheet_of
+from attnlab.course.sheets import CLASSES, Design, Module, Sheet, Task, expected, fail, sheet_of
 from attnlab.design import inputs
 from attnlab.design.check import Outcome, read_toml
 from attnlab.errors import AttnlabError, UntrustedCode, UserError, cut, one_line, unknown
 from attnlab.machine import cores
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, section
+from attnlab.report.html import as_html
+from attnlab.report.text import as_csv, as_markdown
 from attnlab.report.words import plural
 from attnlab.store import records
 from attnlab.supervisor import Limits, call_each
@@ -145,7 +147,7 @@ class Marks:
     def document(self) -> Document:
         """The report: one student's tasks, or all students, their mistakes and a summary per task."""
         if len(self.students) == 1:
-            return self._of_one(self.students[0])
+            return self.of_one(self.students[0])
         points = [student.points for student in self.students]
         mean, median = statistics.mean(points), statistics.median(points)
         lead = f"{len(points)} students: mean {mean:.3g} and median {_points(median, self.students[0].most).text}."
@@ -154,7 +156,27 @@ class Marks:
             sections.append(Section("Mistakes", [self._mistakes()]))
         return Document("marks", self.title, [lead], [*sections, Section("Tasks", [self._summaries()])])
 
-    def _of_one(self, student: Student) -> Document:
+    def summary(self) -> Document:
+        """The report without reasons: points of all students, and how many passed each task."""
+        whole = self.document()
+        if len(self.students) == 1:
+            return whole
+        tasks = self._summaries(reasons=False)
+        return replace(whole, sections=[Section("Students", [self._students()]), Section("Tasks", [tasks])])
+
+    def files(self) -> dict[str, bytes]:
+        """A page and a table for the teacher, and the feedback for every student by itself."""
+        files = {"class.html": as_html(self.document()), "marks.csv": as_csv(self.table())}
+        for student in self.students:
+            name = stem = re.sub(r"[^\w.()+-]+", "-", student.name).strip("-.") or "student"
+            number = 1
+            while f"feedback/{name}.md" in files:
+                name, number = f"{stem}-{number + 1}", number + 1
+            files[f"feedback/{name}.md"] = as_markdown(self.of_one(student))
+        return {name: text.encode("utf-8", errors="replace") for name, text in files.items()}
+
+    def of_one(self, student: Student) -> Document:
+        """The report for one student: the verdict on every task, and why."""
         rows = []
         for task in student.outcomes:
             verdict = Cell("passed", tone="good") if task.passed else _earned(task, Cell("failed", tone="bad"))
@@ -184,14 +206,14 @@ class Marks:
                 rows.append([Cell(student.name), Cell(name), points.get(name, Cell("")), Cell(why)])
         return _table("Mistakes", ("student", "task", "points", "reason"), rows)
 
-    def _summaries(self) -> Table:
+    def _summaries(self, reasons: bool = True) -> Table:
         rows = []
         for task in self.tasks():
             passed = Cell(f"{task.passed} of {task.students}", task.passed)
             commonest = "\n".join(map(str, task.mistakes[:_COMMONEST]))
             mean = Cell("not marked", tone="quiet") if task.mean is None else _points(task.mean, task.points, digits=3)
-            rows.append([Cell(task.name), passed, mean, Cell(commonest)])
-        return _table("Tasks", ("task", "passed", "mean", "commonest mistakes"), rows)
+            rows.append([Cell(task.name), passed, mean, *([Cell(commonest)] if reasons else [])])
+        return _table("Tasks", ("task", "passed", "mean", "commonest mistakes")[: 3 + reasons], rows)
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
@@ -223,6 +245,26 @@ def _summary(outcomes: Sequence[Outcome]) -> TaskSummary:
 def _rank(mistake: Mistake) -> tuple[int, bool, str]:
     """The commonest first, values before reasons."""
     return -mistake.students, not mistake.value, mistake.value or mistake.message
+
+
+def review(sheet: Path | str) -> Document:
+    """Check a sheet, and let the solver answer its tasks about attention."""
+    asked = sheet_of(read_toml(Path(sheet)), Path(sheet))
+    rows, unsolved = [], 0
+    for task in asked.tasks:
+        status, why = task.task.solvable() if isinstance(task, Design) else (None, "")
+        verdict = Cell("not tried", tone="quiet")
+        if status == "solved":
+            verdict, why = Cell("solved", tone="good"), ""
+        elif status is not None:
+            verdict, unsolved = Cell("cannot be solved" if status == "impossible" else status, tone="bad"), unsolved + 1
+        rows.append([Cell(task.name), Cell(f"{task.points:g}", task.points), verdict, Cell(why)])
+    total = sum(task.points for task in asked.tasks)
+    lead = f"The sheet is valid: {plural(len(rows), 'task')}, {total:g} point{'s' * (total != 1)}."
+    if unsolved:
+        lead += f' {plural(unsolved, "task")} without a solution: where that is proved, "impossible" passes.'
+    table = _table("Tasks", ("task", "points", "solver", ""), rows)
+    return Document("sheet", asked.title, [lead], section("Tasks", table))
 
 
 def mark(

@@ -94,6 +94,16 @@ class Task:
                 self.names[letter] = exact_array(self.rows(matrix).exact)
         self.judge, self.solve = question.prepare(self)
 
+    def solvable(self) -> tuple[str | None, str]:
+        """Whether the solver finds an answer, in a word and a sentence; None where it is not asked."""
+        if self.solve is None:
+            return None, ""
+        try:
+            result = self.solve()
+        except UserError as error:
+            return "undecided", str(error)
+        return result.status, result.statement
+
     @cached_property
     def _impossible(self) -> Outcome:
         """The answer "impossible", which passes where there is a proof for all queries, however long."""

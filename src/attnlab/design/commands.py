@@ -6,6 +6,7 @@ Modules that need numpy are imported when a command runs, so that `--help` is qu
 from __future__ import annotations
 
 import shlex
+import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -285,20 +286,43 @@ def stops() -> tuple[Stop, ...]:
 
 
 @design.command
-def tour(*, step: Annotated[str | None, Parameter(help="Show one step only, such as A3.")] = None) -> None:
-    """Show everything the solver does, each step with the command that repeats it."""
+def tour(
+    *,
+    step: Annotated[str | None, Parameter(help="Show one step only, such as A3.")] = None,
+    all: Annotated[bool, Parameter(help="Print everything at once, as without a terminal.")] = False,
+) -> None:
+    """Show everything the solver does, each step with the command that repeats it.
+
+    On a terminal, Enter shows the next command on a screen of its own, and q ends.
+    """
     chosen = [stop for stop in stops() if step is None or stop.code.lower() == step.lower()]
     if not chosen:
         raise UserError(unknown("step", str(step), [stop.code for stop in stops()]))
     console = Terminal(highlight=False)
-    for stop in chosen:
-        console.print(Rule(Text(f"{stop.code}  {stop.title}", style="bold"), align="left"))
-        console.print(Text(stop.text))
-        for command in stop.commands:
-            console.print()
-            console.print(Text(f"$ attnlab design {command}", style="cyan"), soft_wrap=True)
-            design(shlex.split(command), exit_on_error=False, print_error=False, result_action="return_value")
+    paged = console.is_terminal and sys.stdin.isatty() and step is None and not all
+    for stop, place in [(each, place) for each in chosen for place in range(len(each.commands))]:
+        if paged and (stop, place) != (chosen[0], 0) and not _next_screen():
+            return
+        if paged:
+            console.clear()
+        if paged or place == 0:
+            number = f" ({place + 1} of {len(stop.commands)})" if paged and len(stop.commands) > 1 else ""
+            console.print(Rule(Text(f"{stop.code}  {stop.title}{number}", style="bold"), align="left"))
+        if place == 0:
+            console.print(Text(stop.text))
         console.print()
+        console.print(Text(f"$ attnlab design {stop.commands[place]}", style="cyan"), soft_wrap=True)
+        design(shlex.split(stop.commands[place]), exit_on_error=False, print_error=False, result_action="return_value")
+        if paged or place == len(stop.commands) - 1:
+            console.print()
+
+
+def _next_screen() -> bool:
+    """Wait for Enter; False for q and for the end of the input."""
+    try:
+        return input("Enter: next, q: end ").strip().lower() != "q"
+    except EOFError:
+        return False
 
 
 def _matrix(source: str, name: str, *, free_rows: bool = False) -> Rows:

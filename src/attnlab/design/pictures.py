@@ -54,6 +54,8 @@ def design_picture(result: Result, keys: Array, values: Array) -> Figure:
             *output, s=60, marker="X", color=_OUT, label="output", zorder=5, edgecolors="white", linewidths=0.6
         )
         axes[1].legend(frameon=False, loc="best")
+    for ax in axes:
+        _square(ax)
     bound = f"error {number(result.error['float64'])}" if result.error else ""
     limit = f", every query misses by at least {at_least(result.lower_bound)}" if result.lower_bound else ""
     figure.suptitle(f"{result.task}: {result.status} ({bound}{limit})", fontsize=12, color=_INK)
@@ -121,6 +123,16 @@ def _draw(ax: Any, spots: Array, weights: Array, colour: str, title: str) -> Arr
     ax.set_title(title, fontsize=10, color=_INK)
     if np.ptp(spots[:, 1]) == 0:
         ax.set_yticks([])
-    ax.set_aspect("equal", adjustable="datalim")
-    ax.margins(0.18)
     return spots
+
+
+def _square(ax: Any) -> None:
+    """Give both axes the same length, unit and distance of ticks, so that shapes and angles are true."""
+    from matplotlib.ticker import MultipleLocator
+
+    ends = np.array([ax.get_xlim(), ax.get_ylim()])
+    middle, half = ends.mean(axis=1), 0.62 * float(np.ptp(ends, axis=1).max())
+    ax.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half), aspect="equal")
+    ticks = ax.get_xticks()
+    if len(ax.get_yticks()):
+        ax.yaxis.set_major_locator(MultipleLocator(ticks[1] - ticks[0]))

@@ -2,7 +2,7 @@
 
     import attnlab.exchange                                     # registers everything below
 
-    AutoModelForCausalLM.from_pretrained(folder)                # a folder that `attnlab export` wrote
+    AutoModelForCausalLM.from_pretrained(folder)                # of `attnlab export`; or trust_remote_code=True, no import
     AutoModel.from_pretrained(..., attn_implementation="attnlab:performer")
 
 A finished model becomes a folder in GPT-2's layout if it is a GPT-2, else with attnlab's own class; folders of GPT-2, and
@@ -48,12 +48,12 @@ except ImportError:
 from attnlab.hf.attention import equip, register, register_all
 from attnlab.hf.checkpoints import PROJECTIONS, from_gpt2, gpt2_names, projections_apart, write_run
 from attnlab.hf.loading import load, load_weights, refuse_pickled
-from attnlab.hf.modeling import AttnlabConfig, AttnlabForCausalLM
+from attnlab.hf.modeling import CODE, MODULE, AttnlabConfig, AttnlabForCausalLM
 from attnlab.inside.look import attentions_of
 from attnlab.lm.model import LanguageModel, count_parameters, load_model
 from attnlab.lm.tokenizers import FILL, MASK, PAD, START, STOP, UNKNOWN, WORD_SYMBOLS, Tokenizer, split_words
-from attnlab.store.folders import refuse_existing, reporting_damage, to_json, write_folder
-from attnlab.store.runs import Run
+from attnlab.store.folders import refuse_existing, reporting_damage, to_json, write_bytes, write_folder
+from attnlab.store.runs import Run, located
 
 __all__ = [
     "AttnlabConfig",
@@ -193,6 +193,17 @@ def _from_gpt2(config: Any, tensors: dict[str, Tensor], folder: Path) -> Languag
 class AttnlabWordTokenizer(transformers.PreTrainedTokenizerFast):
     """attnlab's tokenizer of words: text is cut by attnlab's rules of English before it is looked up."""
 
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Nothing, as for the model."""
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """Write the files, with the module that names the class."""
+        written = super().save_pretrained(save_directory, *args, **kwargs)
+        for name, content in CODE.items():
+            write_bytes(Path(save_directory) / name, content)
+        return written
+
     def _encode_plus(  # type: ignore[override]
         self, text: Any, text_pair: Any = None, **settings: Any
     ) -> Any:
@@ -221,6 +232,7 @@ def _tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
         "model_input_names": ["input_ids", "attention_mask"],
     }
     if tokenizer.words:
+        settings["auto_map"] = {"AutoTokenizer": [None, f"{MODULE}.AttnlabWordTokenizer"]}
         settings |= {"bos_token": START, "eos_token": STOP, "unk_token": UNKNOWN, "pad_token": FILL}
         stored["post_processor"] = _start_with(START, tokenizer.start)
     else:
@@ -325,12 +337,12 @@ class Exported(TypedDict):
     folder: str
     layout: Literal["gpt2", "attnlab"]
     parameters: int
-    needs_attnlab: bool  # whether transformers alone cannot load it
+    needs_attnlab: bool  # installed: transformers alone cannot load it
 
 
 def export(source: Path | str, folder: Path | str, *, trust_code: bool = False) -> Exported:
     """Write the model of a run, or of a model folder, as a folder for transformers, and say what was written."""
-    source, folder = Path(source), Path(folder)
+    source, folder = located(source), Path(folder)
     refuse_existing(folder)
     run = _run_of(source)
     model, tokenizer = load_model(run.model if run else source, trust_code=trust_code)
@@ -373,6 +385,7 @@ def _model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]
         "config.json": config.to_json_string().encode(),
         "generation_config.json": transformers.GenerationConfig(**symbols).to_json_string().encode(),
         "model.safetensors": bytes(save_tensors(whole, metadata={"format": "pt"})),
+        **({} if _is_gpt2(model.config) and not tokenizer.words else CODE),
         **usercode.code_files(model.config.mechanism),
     }
 

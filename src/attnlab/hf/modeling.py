@@ -3,6 +3,7 @@
 Nothing is implemented twice: ids and padding go in, scores come out. Texts padded on the left are read from their first token
 on, each as if it were alone, with caches of their own.
 
+A folder names its classes, so that from_pretrained(folder, trust_remote_code=True) works wherever attnlab is installed.
 User code inside a folder runs only if it is trusted: from_pretrained(folder, trust_code=True).
 """
 
@@ -27,6 +28,10 @@ from attnlab.store import usercode
 from attnlab.store.folders import write_bytes
 
 _PATTERN = "attn.hook_pattern"
+MODULE = "modeling_attnlab"  # in an exported folder: where transformers finds the classes
+CODE = {
+    f"{MODULE}.py": b"from attnlab.exchange import AttnlabConfig, AttnlabForCausalLM, AttnlabWordTokenizer  # noqa: F401\n"
+}
 
 
 class AttnlabConfig(PreTrainedConfig):
@@ -45,8 +50,13 @@ class AttnlabConfig(PreTrainedConfig):
             "max_position_embeddings": model.block_size,
             "tie_word_embeddings": False,
         }
-        super().__init__(**others | repeated)
+        classes = {"AutoConfig": f"{MODULE}.AttnlabConfig", "AutoModelForCausalLM": f"{MODULE}.AttnlabForCausalLM"}
+        super().__init__(**others | repeated | {"auto_map": classes})
         self.settings = asdict(model)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Nothing: transformers would copy the source of the class into the folders that it saves."""
 
     @property
     def own(self) -> ModelConfig:
@@ -101,10 +111,14 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Write a folder, with the code of a mechanism in a user's file."""
         super().save_pretrained(save_directory, *args, **kwargs)
-        for name, content in usercode.code_files(self.config.own.mechanism).items():
+        for name, content in (CODE | usercode.code_files(self.config.own.mechanism)).items():
             path = Path(save_directory) / name
             path.parent.mkdir(exist_ok=True)
             write_bytes(path, content)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Nothing, as for the config."""
 
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing: a LanguageModel initializes its own weights."""

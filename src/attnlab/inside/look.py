@@ -33,7 +33,7 @@ from attnlab.report.charts import shorten
 from attnlab.report.document import Cell, Column, Document, Section, Text
 from attnlab.report.html import as_html, first_head
 from attnlab.report.parts import cell, folded, strongest, text_column
-from attnlab.report.words import NOTHING, percent, plural, visible
+from attnlab.report.words import NOTHING, legend, percent, plural, quoted, visible
 from attnlab.store.records import encode as to_json
 
 _MOST = 512  # tokens of a text longer than the block: patterns grow with their square
@@ -118,6 +118,11 @@ class View:
         losses = [token.loss for token in self.read if token.loss is not None]
         return sum(losses) / len(losses) if losses else None
 
+    @property
+    def legend(self) -> str:
+        """What the symbols in its tokens stand for."""
+        return legend(*map(visible, (*self.tokens, *(guess.token for guess in self.next))))
+
     def heads(self) -> list[HeadNumbers]:
         """Statistics of every head."""
         return [
@@ -137,7 +142,7 @@ class View:
         names = [layer.mechanism.rpartition("/")[2] for layer in self.layers]
         about = (
             f"The model of {run} has {plural(len(names), 'layer')} ({', '.join(dict.fromkeys(names))}). The text is"
-            f" {plural(len(self.tokens), 'token')}, in which “·” is a space and “⏎” the end of a line."
+            f" {plural(len(self.tokens), 'token')}. {self.legend}"
         )
         python = (
             'In Python the same weights are capture(model)["blocks.0.attn.hook_pattern"] for layer 1, [0, 0] of it for the'
@@ -340,17 +345,17 @@ def _heads_of(view: View) -> Iterator[blocks.Head]:
         title, verb = ("", "looks at") if readable else ("all heads together", "is moved by")
         for place, pattern in enumerate(layer.rounded(), start=1):
             column = strongest(pattern[-1])
-            most = f"“{visible(view.tokens[column])}” ({percent(pattern[-1][column])})"
+            most = f"{quoted(view.tokens[column])} ({percent(pattern[-1][column])})"
             what = f"looks most at {most}" if readable else f"depends most on {most}, by its influence"
             yield blocks.Head(number, place, pattern, f"At the last token it {what}.", title, verb)
 
 
 def _expectation_chart(view: View) -> blocks.Chart:
     marks = [
-        blocks.Mark(visible(guess.token), 100 * guess.probability, percent(guess.probability)) for guess in view.next
+        blocks.Mark(quoted(guess.token), 100 * guess.probability, percent(guess.probability)) for guess in view.next
     ]
     label = "Bar chart of the likeliest next tokens. " + "; ".join(f"{mark.name} {mark.text}" for mark in marks)
-    title = f"The likeliest tokens after “{visible(view.tokens[-1])}”"
+    title = f"The likeliest tokens after {quoted(view.tokens[-1])}"
     return blocks.Chart("bars", title, label, blocks.Axis("probability", "%"), marks=marks)
 
 
@@ -403,9 +408,9 @@ def _surprise_section(view: View) -> Section:
     for place, token in enumerate(view.read):
         cells = [cell(token.probability, "share"), Cell(NOTHING), Cell(NOTHING)]
         if token.loss is not None:
-            cells[1:] = [Cell(f"{token.loss:.2f}", token.loss), Cell(visible(token.expected or ""))]
+            cells[1:] = [Cell(f"{token.loss:.2f}", token.loss), Cell(quoted(token.expected or ""))]
         notes.append(f"{cells[0].text}; it expected {cells[2].text}" if token.loss is not None else "")
-        rows.append(blocks.Row(Cell(str(place), place), [Cell(visible(token.token)), *cells]))
+        rows.append(blocks.Row(Cell(str(place), place), [Cell(quoted(token.token)), *cells]))
     titles = [Column("Position"), text_column("Token"), Column("Probability"), Column("Loss")]
     caption = "Loss is the negative logarithm of the probability, in nats."
     table = blocks.Table("By token", caption, [*titles, text_column("Expected most")], rows)

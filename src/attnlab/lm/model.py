@@ -71,7 +71,7 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
     rotary = config.layer_positions[layer % len(config.layer_positions)] == "rotary" and not entry.ordered
     rotation = ops.Rotary(config.rotary_layout, config.rotary_base, config.rotary_fraction)
     if rotary and not entry.accepts("rotary"):
-        raise ConfigError(f"mechanism '{entry.name}' has no rotary positions: set --model.positions learned")
+        raise ConfigError(f"mechanism '{entry.short_name}' has no rotary positions: add --model.positions learned")
     if rotary and rotation != ops.ROTARY and not entry.accepts("rotation"):
         raise ConfigError(
             f"mechanism '{entry.name}' rotates in a way of its own: leave out model.rotary_layout, rotary_base and"

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 from attnlab.errors import AttnlabWarning, UserError
 from attnlab.machine import is_main_process
@@ -26,6 +28,7 @@ from attnlab.store.listing import SMOOTHING, share_done
 from attnlab.store.runs import Step
 
 LINES = 5  # per stage, without a terminal
+_BAR = 16  # columns of the bar
 PAUSE = 10.0  # seconds between lines about the share of a text that is tokenised
 EVERY = 10  # steps between those that are logged to trackers; those with a validation are always logged
 PROJECT = "attnlab"  # in trackers
@@ -84,7 +87,7 @@ class Meter:
         losses = f"loss {self.loss:.3f}" + (f"  {self.dev}" if self.dev else "")
         if not self.tokens_per_second:  # one step is too little to measure the rate
             return losses
-        return f"{losses}  {self.tokens_per_second:,.0f} tokens/s  {clock(self.left)} left"
+        return f"{clock(self.left)} left  {losses}  {self.tokens_per_second:,.0f} tokens/s"
 
 
 def validation(step: Step) -> str:
@@ -108,16 +111,27 @@ def display(label: str, console: Console | None = None) -> Iterator[Show]:
         yield _lines(label, console)
 
 
+class _Shortened(ProgressColumn):
+    """The meter on one line; a narrow terminal cuts its end."""
+
+    def __init__(self) -> None:
+        super().__init__(table_column=Column(no_wrap=False))  # the column that becomes narrower
+
+    def render(self, task: Task) -> Text:
+        """Show the meter."""
+        return Text(task.fields["meter"], no_wrap=True, overflow="ellipsis")
+
+
 @contextmanager
 def _bar(label: str, console: Console) -> Iterator[Show]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[meter]}"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(_BAR), _Shortened())
     meter = Meter()
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
         bar = progress.add_task(label, total=1.0, meter="")
 
         def step(state: Step) -> None:
             meter.update(state)
-            progress.update(bar, completed=state.progress, meter=str(meter))
+            progress.update(bar, completed=state.progress, meter=f"{share_done(state.progress):>4}  {meter}")
             if state.sample is not None:
                 say(progress.console, _sampled(label, state))
 

@@ -44,7 +44,7 @@ class StudyResult:
 
 @dataclass(frozen=True)
 class LossCurve:
-    """The training loss by step; None where it was not finite."""
+    """The training loss by step, or that of validation; None where it was not finite."""
 
     steps: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)  # read since the start
@@ -54,6 +54,20 @@ class LossCurve:
     def of(cls, steps: Iterable[Step]) -> LossCurve:
         """The curve of the steps of a run."""
         return cls(*map(list, zip(*((step.step, step.tokens, step.loss) for step in steps), strict=True)))
+
+    @classmethod
+    def of_validation(cls, steps: Iterable[Step]) -> LossCurve:
+        """The curve of the steps after which a run was validated."""
+        return cls.of(replace(step, loss=step.dev_loss) for step in steps if step.dev_loss is not None)
+
+    @property
+    def best(self) -> tuple[int, int, float] | None:
+        """The step with the lowest loss, the tokens read until then, and the loss."""
+        known = (
+            (loss, step, tokens) for step, tokens, loss in zip(*vars(self).values(), strict=True) if loss is not None
+        )
+        loss, step, tokens = min(known, default=(None, 0, 0))
+        return None if loss is None else (step, tokens, loss)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,6 +466,25 @@ def joint_losses(runs: Sequence[tuple[str, Sequence[LossCurve], bool]]) -> list[
     shown = [line for line in steps if line.y]
     charts.append(lines(f"Training loss by step{over}", shown, Axis("step"), y, "the training loss by step"))
     return charts
+
+
+def validation_chart(runs: Sequence[tuple[str, LossCurve, LossCurve]]) -> Chart | None:
+    """The validation losses of runs by name, with the lowest as a dot; beside the training loss if it is one run."""
+    known = [(name, curve, dev, dev.best) for name, curve, dev in runs if dev.best is not None]
+    size, unit = words.magnitude(max((curve.tokens[-1] for _, curve, _, _ in known), default=0))
+    series = [joint_curve("training", [curve], size) for _, curve, _, _ in known] if len(runs) == 1 else []
+    for name, _, dev, best in known:
+        assert best is not None
+        step, tokens, loss = best
+        title = f"lowest: {loss:.3f} at step {step:,}"
+        name, title = ("validation", title) if len(runs) == 1 else (name, f"{name}, {title}")
+        places, lowest = [place / size for place in dev.tokens], [(tokens / size, loss)]
+        losses = [math.nan if value is None else value for value in dev.losses]
+        series.append(Series(name, places, losses, dots=lowest, dots_name=title))
+    if not known:
+        return None
+    title = "Training and validation loss" if len(runs) == 1 else "Validation loss"
+    return lines(title, series, Axis(f"{unit}tokens read"), Axis("loss", "nats per token"), title.lower())
 
 
 # Attention heads

@@ -22,8 +22,18 @@ from attnlab.machine import environment
 from attnlab.report import document as blocks
 from attnlab.report import parts
 from attnlab.report.document import Cell, Column, Document, Facts, Notice, Row, RowTone, Section, Table, Text, section
-from attnlab.report.parts import Accuracy, LossCurve, cell, columns, folded, joint_losses, plain_facts, text_column
-from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, magnitude, plain, plural, sized, span
+from attnlab.report.parts import (
+    Accuracy,
+    LossCurve,
+    cell,
+    columns,
+    folded,
+    joint_losses,
+    plain_facts,
+    text_column,
+    validation_chart,
+)
+from attnlab.report.words import NOTHING, capital, count, duration, figure, flat, plain, plural, sized, span
 from attnlab.store import records
 from attnlab.store.folders import refuse_existing, reporting_damage, write_folder
 from attnlab.store.listing import Details, Entry, share_done
@@ -49,6 +59,7 @@ class ShownRun:
     parameters: int | None
     peak_memory: int | None
     curve: LossCurve
+    validation: LossCurve
 
     @property
     def mark(self) -> tuple[str, RowTone]:
@@ -136,6 +147,7 @@ def _describe(entry: Entry, name: str) -> ShownRun:
         parameters=result.parameters if result else None,
         peak_memory=result.peak_memory if result else None,
         curve=LossCurve.of(steps),
+        validation=LossCurve.of_validation(steps),
     )
 
 
@@ -164,6 +176,8 @@ def differing(settings: Sequence[Settings]) -> list[str]:
 _LOSS = Column("Loss", note="mean of the last steps: of about 20 while it trains, of a twentieth when done")
 _FIGURES: tuple[tuple[Column, str, Callable[[ShownRun], float | None]], ...] = (  # of a run, with their kinds
     (_LOSS, "loss", lambda run: run.entry.loss),
+    (Column("Lowest validation loss"), "loss", lambda run: run.validation.best[2] if run.validation.best else None),
+    (Column("At step"), "count", lambda run: run.validation.best[0] if run.validation.best else None),
     (Column("Training"), "seconds", lambda run: run.entry.seconds),
     (Column("Tokens per second", largest_first=True), "rate", lambda run: run.tokens_per_second),
     (Column("Steps"), "count", lambda run: run.steps),
@@ -215,6 +229,7 @@ def document(result: SideBySide) -> Document:
         hidden.append(folded(f"Settings of {run.name}", Facts("Settings", settings)))
     hidden.append(folded("The machine that wrote this report", Facts("Machine", plain_facts(result.environment))))
     curves = [(run.title, [run.curve], run.mark[1] == "leaks") for run in result.runs]
+    validated = validation_chart([(run.title, run.curve, run.validation) for run in result.runs])
     return Document(
         kind="runs",
         title=result.title,
@@ -222,7 +237,7 @@ def document(result: SideBySide) -> Document:
         sections=[
             *section("Results", _results_table(result.runs)),
             *section("Where they differ", _differences_table(result)),
-            *section("Training", *joint_losses(curves)),
+            *section("Training", validated, *joint_losses(curves)),
             Section("Settings", hidden),
         ],
         notices=notices,
@@ -301,12 +316,9 @@ def _progress(name: str, run: Entry, steps: Sequence[Step]) -> Row:
 
 def _with_validation(name: str, steps: Sequence[Step]) -> blocks.Chart:
     """The losses of a run on training and validation data, over the tokens read."""
-    size, unit = magnitude(steps[-1].tokens)
-    known = [(step.tokens / size, step.dev_loss) for step in steps if step.dev_loss is not None]
-    series = [parts.joint_curve("training", [LossCurve.of(steps)], size)]
-    series += [blocks.Series("validation", [x for x, _ in known], [y for _, y in known])] if known else []
-    axes = blocks.Axis(f"{unit}tokens read"), blocks.Axis("loss", "nats per token")
-    return parts.lines(name, series, *axes, f"the losses of {name}")
+    curve = LossCurve.of(steps)
+    chart = validation_chart([(name, curve, LossCurve.of_validation(steps))])
+    return replace(chart, title=name) if chart else parts.loss_chart(name, curve)
 
 
 # In the terminal

@@ -171,6 +171,28 @@ def visible(token: str) -> str:
     return token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "∅"
 
 
+_SYMBOLS = {
+    "·": "is a space",
+    "⏎": "is the end of a line",
+    "⇥": "is a tab",
+    "∅": "is an empty token",
+    "⁇": "ends a question or an answer, or stands for a part that is hidden",
+    "□": "ends a text",
+    "░": "is a token that is not learned",
+}
+
+
+def legend(*texts: str) -> str:
+    """What the symbols in texts, as `visible` shows them, stand for: a sentence, or nothing without symbols."""
+    used = [f"“{symbol}” {meaning}" for symbol, meaning in _SYMBOLS.items() if any(symbol in text for text in texts)]
+    return f"{'; '.join(used)}." if used else ""
+
+
+def quoted(token: str) -> str:
+    """A token in quotation marks, with its spaces made visible."""
+    return f"“{visible(token)}”"
+
+
 def capital(sentence: str) -> str:
     """A sentence with a capital at its start."""
     return sentence[:1].upper() + sentence[1:]

@@ -267,7 +267,7 @@ class Answered(_Event, frozen=True, tag="answer"):
     """An answer and what is decided at each risk, so that the page can change the risk by itself; `quote` in three parts."""
 
     answer: str
-    probability: float
+    probability: float | None
     alternatives: Sequence[tuple[str, float]]
     calibrated: bool
     quote: tuple[str, str, str]

@@ -24,7 +24,7 @@ from attnlab.errors import AttnlabError, ConfigError, StorageError, UserError, u
 from attnlab.reading import open_file
 from attnlab.store import records
 from attnlab.store.folders import MANIFEST, Manifest, hide, is_locked, is_written, kind_of, read_json
-from attnlab.store.runs import Run, RunRecord, Step
+from attnlab.store.runs import Run, RunRecord, Step, located
 from attnlab.store.usercode import split_names
 
 _OURS = ("run", "study", "classifier", "output")  # kinds written by attnlab, which may be deleted
@@ -392,9 +392,8 @@ def with_inner(entries: Sequence[Entry]) -> list[Entry]:
 
 def find(name: str, root: Path = Path("runs")) -> Entry:
     """Find a run by its path, or by its name under `root`."""
-    entries = [read(place) for place in (Path(name), root / name) if os.path.lexists(place)]
-    if entries:
-        return next((entry for entry in entries if entry.kind != "foreign"), entries[0])
+    if os.path.lexists(place := located(name, root)):
+        return read(place)
     names = [entry.name for entry in read_all(root)] if root.is_dir() else []
     if not names:
         raise UserError(f"{name}: no such run folder")

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
@@ -29,7 +30,7 @@ import msgspec
 
 from attnlab import reading
 from attnlab.config import Settings, TaskTraits
-from attnlab.errors import CheckpointError, DataError, NotARun, UserError
+from attnlab.errors import AttnlabWarning, CheckpointError, DataError, NotARun, UserError
 from attnlab.machine import environment
 from attnlab.store import folders, records
 
@@ -170,9 +171,8 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
-        """Open an existing run, the fine-tuned model of a study, or `example`, the run that comes with attnlab."""
-        is_example = str(path) == EXAMPLE.name and not os.path.lexists(path)
-        return cls(run_folder(EXAMPLE if is_example else Path(path)))
+        """Open an existing run or the model of a study, by its folder, its name under runs/, or as `example`."""
+        return cls(run_folder(located(path)))
 
     @property
     def record(self) -> RunRecord:
@@ -199,10 +199,17 @@ class Run:
 
     @property
     def model(self) -> Path:
-        """The folder of the finished model."""
-        if not (self.path / "model").is_dir():
-            raise UserError(f"{self.path} has no finished model: resume training with `attnlab resume {self.path}`")
-        return self.path / "model"
+        """The folder of the finished model; before that of the best or else the last checkpoint, with a note."""
+        if (self.path / "model").is_dir():
+            return self.path / "model"
+        checkpoints, command = self.checkpoints(), f"`attnlab resume {self.path}`"
+        best = self.path / "best"
+        if not best.is_dir() and not checkpoints:
+            raise UserError(f"{self.path} has no model yet: train it with {command}")
+        which = "best checkpoint" if best.is_dir() else f"last checkpoint, step {_step_of(checkpoints[-1]):,}"
+        message = f"{self.path} is not finished: this is its {which}; {command} continues"
+        warnings.warn(message, AttnlabWarning, stacklevel=1)
+        return best if best.is_dir() else checkpoints[-1]
 
     def metrics(self) -> list[Step]:
         """Return all recorded steps; a last line truncated by a kill, or without a finite loss, is left out."""
@@ -274,15 +281,27 @@ def _step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
+def located(name: Path | str, root: Path = Path("runs")) -> Path:
+    """Return the folder of a run, given by its path or by its name under `root`; `example` comes with attnlab."""
+    places = (Path(name), root / name, *([EXAMPLE] if str(name) == EXAMPLE.name else []))
+    ours = (place for place in places if (place / folders.MANIFEST).is_file())
+    return next(ours, next(filter(os.path.lexists, places), places[0]))
+
+
 def run_folder(path: Path) -> Path:
-    """Return the folder of a run, or of the fine-tuned model of a study; anything else is an error."""
+    """Return the folder of a run, or of the last model that a study has fine-tuned or pretrained; else raise an error."""
     if folders.kind_of(path) == "study":
-        if not (path / "finetune" / "model").is_dir():
+        begun = (path / stage for stage in ("finetune", "pretrain"))
+        latest = next((run for run in begun if (run / "model").is_dir() or Run(run).checkpoints()), None)
+        if latest is None:
             runs = [run for place in ("*", "*/*") for run in sorted(path.glob(place)) if folders.kind_of(run) == "run"]
             state = "has no model of its own" if folders.is_written(path / "result.json") else "is not finished"
             named = f" (name one of its runs, such as {runs[0]})" if runs else ""
             raise NotARun(f"{path} is a study that {state}{named}", path)
-        path = path / "finetune"
+        if latest.name == "pretrain":
+            message = f"{path} is not finished: this is {latest}, before fine-tuning; `attnlab resume {path}` continues"
+            warnings.warn(message, AttnlabWarning, stacklevel=1)
+        path = latest
     if not path.is_dir():
         raise NotARun(f"{path}: no such run folder", path)
     require_kind(path, "run")

@@ -14,6 +14,7 @@ Nothing here runs code: the registry does, after calling `require`.
 
 from __future__ import annotations
 
+import ast
 import datetime
 import errno
 import functools
@@ -80,6 +81,14 @@ def is_file(path: str | Path) -> bool:
         return False
 
 
+def _classes_of(source: Source) -> list[str]:
+    """List the classes of a file without running it."""
+    try:
+        return [node.name for node in ast.parse(source.content).body if isinstance(node, ast.ClassDef)]
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{source.path} is not Python: {' '.join(str(error).split())}") from None
+
+
 def read(path: str | Path) -> Source:
     """Read a user's file."""
     if not is_file(path):
@@ -103,7 +112,8 @@ def named_by_user(names: str) -> str:
     stored = []
     for name in split_names(names):
         if name.endswith(".py"):
-            raise ConfigError(f"{name}: name a class in the file, such as {name}:MyAttention")
+            classes = " or ".join(f"{name}:{each}" for each in _classes_of(read(name)))
+            raise ConfigError(f"{name} is a file: name a class in it, {classes or 'but it has none'}")
         if not _is_stored(name) and ".py:" in name:
             path, _, class_name = name.rpartition(":")
             source = read(path)

@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 Hidden = Annotated[_T, Parameter(parse=False)]  # part of a plan, not an option
 Whole = Annotated[int, Parameter(converter=_whole)]
 
-Folder = Annotated[Path, about("Run folder.")]
+Folder = Annotated[Path, about("Run: its folder, or its name in ./runs.")]
 Corpus = Annotated[str, about("Text to train on, one document per line: a file, people or prose:train.")]
 Dev = Annotated[str, about("Held-out text to measure on: a file, or prose:dev.")]
 Validate = Annotated[str, about("Held-out text or questions to validate on, or a share such as 0.05.")]
@@ -66,7 +66,6 @@ Device = Annotated[str, about("Device: cpu, cuda, cuda:1, mps, xpu, or auto.")]
 Processes = Annotated[Whole, about("Number of local processes that train the model.")]
 Quick = Annotated[bool, about("Use less data, for a first look.")]
 MaxRisk = Annotated[float, about("Largest share of answers that may be wrong.")]
-AsQuestion = Annotated[bool, about("Ask the text as a question, as in training.")]
 Json = Annotated[bool, about("Print JSON.")]
 TrustCode = Annotated[bool, about("Run the code in the folder, and trust it from now on; read it first.")]
 

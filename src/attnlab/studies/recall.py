@@ -38,13 +38,13 @@ from attnlab.lm.tokenizers import Tokenizer
 from attnlab.reader import Reader
 from attnlab.report import parts
 from attnlab.report.document import Answer, Answers, Document, Head, Heads, Piece, Section, Text, section
-from attnlab.report.words import capital, count, figure, percent, plural, short_answer, visible
+from attnlab.report.words import capital, count, figure, legend, percent, plural, quoted, short_answer, visible
 from attnlab.store.folders import add_files, verify, write_folder
 from attnlab.store.runs import Run
 from attnlab.studies import options as opt
 from attnlab.studies.study import study
 from attnlab.studies.training import DataSummary, Training, TrainingResult, calibration_facts, read_run
-from attnlab.trust import CalibrationSummary, calibrate
+from attnlab.trust import CalibrationSummary, Oracle, calibrate
 from attnlab.trust.answers import AnswerTrie, answer_distribution
 from attnlab.trust.training_data import TrainingData, candidates
 
@@ -180,6 +180,9 @@ class Recall(Training[RecallResult]):
         rows = [
             describe(examinations[entry.name], entry, trained, mixed) for entry in _ROWS if entry.name in examinations
         ]
+        calibration = self._calibrate(run, lessons, console)
+        known = TrainingData(run, corpus, taught)
+        example, risk = Oracle(run, data=known).suggest(exam)
         return RecallResult(
             title=_TRACKS[self.track],
             data=data,
@@ -189,9 +192,10 @@ class Recall(Training[RecallResult]):
             runs=trained,
             answers=answers_section(main, corpus),
             attention=_attention_of(*final, main),
-            calibration=self._calibrate(run, lessons, console),
+            calibration=calibration,
             verdict=[outcome(rows, data)],
-            example=exam[0].question,
+            example=example,
+            example_risk=risk,
         )
 
     def document(self, result: RecallResult) -> Document:
@@ -396,6 +400,11 @@ def outcome(rows: Sequence[Row], data: DataSummary) -> str:
             f" Its most common answers: {parts.commonest_words(main)}."
         )
     control, baseline = (next(row for row in rows if row.role == role) for role in ("control", "baseline"))
+    looked_up = next((row for row in rows if row.name == _OPEN), None)
+    lookup = ""
+    if looked_up is not None and looked_up.accuracy is not None and looked_up.accuracy > main.accuracy:
+        surely = "does better" if order(looked_up, main) > 0 else "gets more right, though the 95 % intervals overlap"
+        lookup = f" Looking the line up and taking the first known place in it {surely}: {percent(looked_up.accuracy)}."
     reference = f"{baseline.subject} ({figure(baseline.accuracy, 'share')})"
     words = f"{main.subject} correctly answers {percent(main.accuracy)} of {asked}; {control.subject}"
     words += f" {figure(control.accuracy, 'share')}"
@@ -405,12 +414,12 @@ def outcome(rows: Sequence[Row], data: DataSummary) -> str:
         if order(main, baseline) <= 0:
             level = "clearly below that" if order(main, baseline) < 0 else "not clearly above that"
             words += " " + capital(f"{main.subject} itself is {level}.")
-        return capital(words)
+        return capital(words) + lookup
     overlap = "and as the 95 % intervals overlap, this exam cannot tell the two apart"
     words += f", {overlap if order(main, control) == 0 else 'which is clearly more'}. "
     above = [row.subject for row in (main, control) if order(row, baseline) > 0]
     both = ("neither is", f"only {above[0]} is" if above else "", "both are")[len(above)]
-    return capital(words) + capital(f"{both} clearly above {reference}.")
+    return capital(words) + capital(f"{both} clearly above {reference}.") + lookup
 
 
 # Answers
@@ -511,8 +520,8 @@ def attention_section(text: str, tokens: Sequence[str], patterns: Sequence[_Patt
         for number, pattern in enumerate(maps, start=1):
             weights = [[round(weight, 3) for weight in line] for line in pattern]
             column = parts.strongest(weights[row])
-            most = f"{visible(tokens[column])} ({percent(weights[row][column])})"
-            words = f"Where the answer is chosen (row {visible(tokens[row])}), it looks most at {most}."
+            most = f"{quoted(tokens[column])} ({percent(weights[row][column])})"
+            words = f"Where the answer is chosen (row {quoted(tokens[row])}), it looks most at {most}."
             heads.append(Head(layer, number, weights, words))
     # Up to rounding; the rows of some mechanisms do not.
     sums = all(abs(sum(line) - 1) <= 0.001 * (1 + len(line)) for head in heads for line in head.pattern)
@@ -521,9 +530,9 @@ def attention_section(text: str, tokens: Sequence[str], patterns: Sequence[_Patt
     left_out = f" {layers} left out: no weights of tokens on tokens there." if absent else ""
     words = (
         f"{text}. Each row is a token, each cell in it how much that token looks at an earlier one or at"
-        f" itself{'; a row sums to 100 %' if sums else ''}. The answer is chosen in the outlined row, and “·” is a space. The"
-        " small pictures select a head; shown first is the one with the largest weight on one earlier token in that"
-        f" row.{left_out}"
+        f" itself{'; a row sums to 100 %' if sums else ''}. The answer is chosen in the outlined row."
+        f" {legend(*map(visible, tokens))} The small pictures select a head; shown first is the one with the largest weight"
+        f" on one earlier token in that row.{left_out}"
     )
     block = Heads(tokens, heads, row, min(24.0, 560 / len(tokens)))
     return section("Attention of one answer", Text([words]), block)

@@ -133,8 +133,8 @@ class Study(Generic[R]):
         """Return files to store beside study.json."""
         return {}
 
-    def example(self, result: R) -> str:
-        """Return a question to ask the model of the study, if there is one."""
+    def hint(self, folder: Path, result: R) -> str:
+        """Return what to try next, if there is something."""
         return ""
 
     @cached_property
@@ -163,8 +163,8 @@ class Study(Generic[R]):
             raise Interrupted(f"stopped; everything is saved. Resume with: {command}") from None
         screen.show(outcome.document, console)
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-        if question := self.example(outcome.result):
-            console.print(f"ask it: attnlab ask {shlex.quote(str(folder))} {shlex.quote(question)}", soft_wrap=True)
+        if hint := self.hint(folder, outcome.result):
+            console.print(hint, soft_wrap=True, highlight=False)
         return outcome
 
     def read_result(self, folder: Path) -> R:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from attnlab.studies import options as opt
 from attnlab.studies.study import Study, checksums_of_files, files_named_in
 from attnlab.tasks import task_class
 from attnlab.trust import CalibrationSummary
+from attnlab.trust.asking import MAX_RISK
 
 Pairs = Sequence[tuple[str, str]]  # names with their values
 
@@ -68,7 +70,8 @@ class TrainingResult(StudyResult):
 
     runs: dict[str, TrainedRun]
     verdict: list[str]
-    example: str = ""  # a question to ask
+    example: str = ""  # a question that it answers
+    example_risk: float = MAX_RISK  # at which it answers it
 
 
 T = TypeVar("T", bound=TrainingResult)
@@ -147,9 +150,12 @@ class Training(Study[T]):
             asked_before=len({item.question for item in facts} & {item.question for item in exam}),
         )
 
-    def example(self, result: T) -> str:
-        """Return a question to ask the model."""
-        return result.example
+    def hint(self, folder: Path, result: T) -> str:
+        """Return a command that asks the model: a question that it answers, or none if it answers none of the exam."""
+        risk = ["--max-risk", f"{result.example_risk:g}"] if result.example_risk != MAX_RISK else []
+        words = shlex.join(["attnlab", "ask", str(folder), *([result.example, *risk] if result.example else [])])
+        why = f"\n(--max-risk: with so few calibration questions, no risk below {100 * result.example_risk:g} % is certified)"
+        return f"ask it: {words}" + (why if risk else "")
 
     def complete_result(self, result: T, seconds: float) -> T:
         """Return the result with the time of training and measuring."""

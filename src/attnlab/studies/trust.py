@@ -176,6 +176,8 @@ class Trust(Training[TrustResult]):
         )
         asked = zip(_GROUPS, (known, withheld, invented), strict=True)
         groups = [describe(name, answers, known) for name, answers in asked if answers]
+        surest = sorted(known, key=lambda item: -item.confidence)
+        example, risk = oracle.suggest([Question(item.question, item.answer) for item in surest])
         return TrustResult(
             title="Does it know what it does not know?",
             sizes=self.world.sizes(),
@@ -184,7 +186,8 @@ class Trust(Training[TrustResult]):
             calibration=calibration,
             runs={"pretrain": read_run(pretrained), "finetune": read_run(run)},
             verdict=outcome(groups, rule),
-            example=max(known, key=lambda item: item.confidence).question,
+            example=example,
+            example_risk=risk,
         )
 
     def document(self, result: TrustResult) -> Document:

@@ -6,6 +6,7 @@ calibration and the index of its corpus. It must not know about screens or repor
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,20 +15,23 @@ from pathlib import Path
 import numpy as np
 
 from attnlab import stats
+from attnlab.corpora import Question
 from attnlab.corpora.library import Evidence, evidence, name_in
 from attnlab.errors import DataError, UserError
 from attnlab.lm.evaluate import top_answers
 from attnlab.lm.model import load_model
 from attnlab.store.runs import Run
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie
-from attnlab.trust.calibrating import calibration_of, open_run, valid
+from attnlab.trust.calibrating import calibration_of, open_run, usual_questions, valid
 from attnlab.trust.training_data import Forms, TrainingData, candidates, kinds, of_kind
-from attnlab.trust.verdict import Judgement, judge, percent
+from attnlab.trust.verdict import GUESS, UNSEEN, Judgement, at_least, judge, percent
 
+MAX_RISK = 0.1  # of wrong answers, unless another is asked for
+_TRIED = 50  # questions that a suggestion is chosen from
 _NEIGHBOURS = 3
 _UNCALIBRATED = (
     "Not calibrated: its probabilities guarantee nothing. Calibrate it once, with questions that it was not trained on:"
-    " attnlab calibrate {} --questions FILE"
+    " attnlab calibrate {}"
 )
 _STRANGE = "No training question is phrased like this one: the guarantee does not cover it."
 
@@ -47,7 +51,7 @@ class Considered:
 
     question: str
     answer: str
-    probability: float
+    probability: float | None  # None for a name that was never seen: there is nothing to be confident about
     lines: tuple[str, ...]  # about the name
     looked_up: bool  # whether the corpus could be looked up
     nearest: tuple[Neighbour, ...]  # similar known names, if no line is about this one
@@ -58,7 +62,7 @@ class Considered:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Judgement, Considered):
-    """An answer and how far to trust it. If it `abstains`, `answer` is what it would have said."""
+    """An answer and how far to trust it, in one line as `words`. If it `abstains`, `answer` is the likeliest one."""
 
     calibrated: bool
     max_risk: float
@@ -67,13 +71,13 @@ class Answer(Judgement, Considered):
 
 
 class Oracle:
-    """An opened run: model, possible answers, calibration and corpus."""
+    """An opened run: model, possible answers, calibration and corpus; `data` may be given if it is in memory."""
 
-    def __init__(self, run: Run | Path | str, *, trust_code: bool = False) -> None:
+    def __init__(self, run: Run | Path | str, *, trust_code: bool = False, data: TrainingData | None = None) -> None:
         self.run = open_run(run)
         self.model, self.tokenizer = load_model(self.run.model, trust_code=trust_code)
         self.calibration = calibration_of(self.run)
-        data = TrainingData(self.run)
+        data = data or TrainingData(self.run)
         try:
             self.facts, self.note = data.facts, ""
         except DataError as error:
@@ -93,6 +97,17 @@ class Oracle:
         if max_risk not in self._rules:
             self._rules[max_risk] = self.calibration.rule(max_risk)
         return self._rules[max_risk]
+
+    def guarantee(self, max_risk: float) -> str:
+        """What the threshold for a risk guarantees and what it doesn't, or how to get one."""
+        rule = self.rule(max_risk)
+        if rule is not None:
+            return rule.words
+        try:
+            usual_questions(self.run)
+        except UserError:
+            return _UNCALIBRATED.format(f"{shlex.quote(str(self.run.path))} --questions FILE")
+        return _UNCALIBRATED.format(shlex.quote(str(self.run.path)))
 
     def distribution(self, questions: Sequence[str]) -> AnswerDistribution:
         """Return the probability of every answer to every question, calibrated if the run is."""
@@ -118,11 +133,10 @@ class Oracle:
         self, question: str, answer: str, probability: float, max_risk: float, distance: float | None
     ) -> Judgement:
         """Judge an answer to a question."""
-        strictest = self.calibration.strictest if self.calibration else None
         lookup, known = self.look(question, answer), of_kind(question, self.kinds)
-        return judge(answer, probability, self.rule(max_risk), lookup, known, distance, strictest)
+        return judge(answer, probability, self.rule(max_risk), lookup, known, distance)
 
-    def answer(self, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
+    def answer(self, question: str, max_risk: float = MAX_RISK, top: int = 5) -> Answer:
         """Answer one question, or abstain."""
         stats.checks.check_count(top, "top")
         self.rule(max_risk)  # refuses a risk before the model is run
@@ -134,11 +148,12 @@ class Oracle:
         asked = self.distribution([question])
         answer, probability = asked.best()[0]
         lookup = self.look(question, answer)
-        order = np.argsort(-asked.logp[0], kind="stable")[:top]
+        seen = lookup is None or lookup.seen
+        order = np.argsort(-asked.logp[0], kind="stable")[: top if seen else 0]
         return Considered(
             question=question,
             answer=answer,
-            probability=probability,
+            probability=probability if seen else None,
             lines=tuple(line.text for line in lookup.lines) if lookup else (),
             looked_up=lookup is not None,
             nearest=self.neighbours(question, lookup) if lookup is not None and not lookup.seen else (),
@@ -150,18 +165,55 @@ class Oracle:
     def decide(self, asked: Considered, max_risk: float) -> Answer:
         """Judge an answer for a risk, without the model."""
         rule = self.rule(max_risk)
-        judged = self.judge(asked.question, asked.answer, asked.probability, max_risk, asked.distance)
-        if rule is not None and not self.forms.fitting(asked.question):
-            judged = replace(judged, abstains=True, reasons=(*judged.reasons, _STRANGE))
+        judged = self.judge(asked.question, asked.answer, asked.probability or 0.0, max_risk, asked.distance)
+        if rule is not None and judged.verdict != UNSEEN and not self.forms.fitting(asked.question):
+            judged = replace(judged, verdict=GUESS, abstains=True, reasons=(_STRANGE,))
         noted = replace(judged, reasons=(*judged.reasons, f"Note: {self.note}.")) if self.note else judged
         return Answer(
             **vars(asked),
             **vars(noted),
             calibrated=self.calibration is not None,
             max_risk=max_risk,
-            rule=_UNCALIBRATED.format(shlex.quote(str(self.run.path))) if rule is None else rule.words,
-            words=_in_words(asked.answer, asked.probability, noted, max_risk),
+            rule=self.guarantee(max_risk),
+            words=self._in_words(asked, judged, rule),
         )
+
+    def _in_words(self, asked: Considered, judged: Judgement, rule: stats.SelectiveRule | None) -> str:
+        """Phrase an answer in one line: it and its probability, or why there is none; the verdict; the source."""
+        source = (f": “{judged.quote}”" if judged.quote else "") + (f"; {self.note}" if self.note else "")
+        sure, why = percent(asked.probability or 0.0), judged.verdict
+        if not judged.abstains:
+            return f"{asked.answer} ({sure}, {why}){source}"
+        if why == UNSEEN:
+            source = f"; similar names: {', '.join(similar.name for similar in asked.nearest)}" if asked.nearest else ""
+        elif judged.reasons == (_STRANGE,):
+            why += ": no training question is phrased like this one"
+        elif rule is not None and rule.threshold is not None:
+            why += f": {sure}, and {at_least(rule.threshold)} are required"
+        elif rule is not None:
+            least = self.smallest_risk
+            smallest = "" if least is None else f", the smallest is --max-risk {least:g}"
+            why += f": a risk of {100 * rule.max_risk:g} % cannot be certified{smallest}"
+        return f"no answer ({why}){source}"
+
+    @property
+    def smallest_risk(self) -> float | None:
+        """The smallest risk that is certified, in whole per cent; None if there is none."""
+        strictest = self.calibration.strictest if self.calibration else None
+        return math.ceil(100 * strictest.max_risk) / 100 if strictest else None
+
+    def suggest(self, questions: Sequence[Question]) -> tuple[str, float]:
+        """Choose a question that it answers rightly, and the risk: the usual one, else the smallest; "" if there is none."""
+        rule, least = self.rule(MAX_RISK), self.smallest_risk
+        risk = MAX_RISK if rule is None or rule.met or least is None else least
+        for item in questions[:_TRIED]:
+            try:
+                answer = self.answer(item.question, risk)
+            except DataError:  # too long for the block, with an answer
+                continue
+            if not answer.abstains and answer.answer == (item.answer or answer.answer):
+                return item.question, risk
+        return "", MAX_RISK
 
     def neighbours(self, question: str, lookup: Evidence | None) -> tuple[Neighbour, ...]:
         """Return the known names most similar to an unknown one, with the model's answer for each."""
@@ -184,17 +236,8 @@ def checked_question(text: str) -> str:
     return question
 
 
-def _in_words(answer: str, probability: float, judged: Judgement, max_risk: float) -> str:
-    """Phrase the answer in one or two sentences."""
-    if judged.abstains:
-        first = f"It abstains at a risk of {percent(max_risk)}; it would have said {answer} ({percent(probability)})."
-    else:
-        first = f"{answer} ({percent(probability)}): {judged.verdict}."
-    return " ".join((first, *judged.reasons))
-
-
 def ask(
-    run: Run | Path | str, question: str, max_risk: float = 0.1, top: int = 5, *, trust_code: bool = False
+    run: Run | Path | str, question: str, max_risk: float = MAX_RISK, top: int = 5, *, trust_code: bool = False
 ) -> Answer:
     """Ask a run one question: its answer, confidence, source, and whether it abstains."""
     return Oracle(run, trust_code=trust_code).answer(question, max_risk, top)

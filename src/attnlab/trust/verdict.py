@@ -3,14 +3,13 @@
     recalled and supported    confident, and the line says so
     inferred                  confident; the line does not say so, and names no other answer of that kind
     contradicts its source    confident; the line does not say so, and names another
-    guess                     not confident
+    guess                     not confident enough for the allowed risk
     never seen                no line is about the name
     not checked               confident, but there are no lines to look up
 
-Confident means: at or above the threshold certified for the allowed risk. Where nothing is certified for it, the
-answer is judged as at the smallest risk that can be certified, so that a verdict never becomes weaker as the risk
-grows; without a calibration, it must be more likely than all others together. It must not know where confidence and
-lines come from.
+Confident means: at or above the threshold certified for the allowed risk. Where nothing is certified for it, no answer is
+confident enough; without a calibration, an answer must be more likely than all others together. It must not know where
+confidence and lines come from.
 """
 
 from __future__ import annotations
@@ -54,21 +53,19 @@ def judge(
     lookup: Evidence | None,
     known: Collection[str],
     distance: float | None = None,
-    strictest: SelectiveRule | None = None,
 ) -> Judgement:
     """Judge an answer.
 
     `rule` is None for a run that is not calibrated, `lookup` if there is no index; `known` are the answers of the
-    kind asked for, `distance` is the distance from the prior, and `strictest` the rule of the smallest risk that can
-    be certified, if any.
+    kind asked for, and `distance` is the distance from the prior.
     """
     lines, wanted = _read(lookup, answer, known), normal(answer).strip()
-    judging = rule if rule is None or rule.met else strictest
-    sure = probability >= (_EVEN if judging is None or judging.threshold is None else judging.threshold)
+    threshold = _EVEN if rule is None else rule.threshold
+    sure = threshold is not None and probability >= threshold
     if lookup is not None and not lookup.seen:
         verdict, why = UNSEEN, "No line that it was trained on is about this name: the answer is only its fallback."
     elif not sure:
-        verdict, why = GUESS, _guessed(probability, rule, judging, distance)
+        verdict, why = GUESS, _guessed(probability, rule, distance)
     elif lookup is None:
         verdict, why = UNCHECKED, "There is no line to check the answer against."
     elif wanted in lines.named:
@@ -79,9 +76,8 @@ def judge(
         verdict, why = CONTRADICTS, f"The line about {lines.whose} names {listed([*lines.named][:_NAMED])} instead."
     else:
         verdict, why = INFERRED, f"The line about {lines.whose} neither says so nor names another known answer."
-    held, because = _abstains(verdict, sure, rule)
-    reasons = (why, because) if because else (why,)
-    return Judgement(verdict=verdict, abstains=held, quote=lines.quote, reasons=reasons)
+    abstains = verdict == UNSEEN or (verdict == GUESS and rule is not None)
+    return Judgement(verdict=verdict, abstains=abstains, quote=lines.quote, reasons=(why,))
 
 
 @dataclass(frozen=True)
@@ -107,32 +103,19 @@ def _read(lookup: Evidence | None, answer: str, known: Collection[str]) -> _Said
     return _Said(title_of(text), everywhere, excerpt(text, begin, end))
 
 
-def _guessed(
-    probability: float, rule: SelectiveRule | None, judging: SelectiveRule | None, distance: float | None
-) -> str:
+def _guessed(probability: float, rule: SelectiveRule | None, distance: float | None) -> str:
     needed = f"its probability of {percent(probability)} is"
-    if judging is None or judging.threshold is None:
+    if rule is None:
         needed += " less than that of everything else together"
+    elif rule.threshold is None:
+        return rule.words
     else:
-        needed += f" below the required {_at_least(judging.threshold)}"
-        if judging is not rule:
-            needed += f" (at the smallest risk that can be certified, {_at_least(judging.max_risk)})"
+        needed += f" below the required {at_least(rule.threshold)}"
     near = distance is not None and distance < _NEAR
     return f"A guess: {needed}{', and close to what it says about any name' if near else ''}."
 
 
-def _abstains(verdict: str, sure: bool, rule: SelectiveRule | None) -> tuple[bool, str]:
-    """Return whether to abstain, and a reason that the verdict does not give."""
-    if verdict == UNSEEN:
-        return True, ""
-    if rule is None:
-        return False, ""
-    if not rule.met:
-        return True, rule.words
-    return not sure, ""
-
-
-def _at_least(share: float) -> str:
+def at_least(share: float) -> str:
     """Format a limit rounded up, so that it is never below the real one."""
     digits = 1 if share < 0.999 else 4
     return f"{math.ceil(share * 10 ** (digits + 2)) / 10**digits:.{digits}f} %"

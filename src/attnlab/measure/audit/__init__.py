@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -33,7 +32,7 @@ from attnlab.mechanisms.conventions import conventions_of
 from attnlab.report.document import Block, Cell, Column, Document, Facts, Row, Section, Table, Text
 from attnlab.report.words import plural
 from attnlab.store import records, usercode
-from attnlab.store.runs import Run
+from attnlab.store.runs import Run, located
 from attnlab.supervisor import NO_LIMITS, call_each
 
 # Powers of two, where blocks end, and their neighbours; a length that is near none; and the longest.
@@ -320,7 +319,7 @@ def audit_any(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return audit_module(LanguageModel(replace(resolve(name).model, zero_init=False)), length=length, name=name)
-    if Path(name).is_dir():
+    if located(name).is_dir():
         model, _ = load_model(Run.open(name).model, trust_code=trust_code)
         return audit_module(model, length=length, name=name)
     raise ConfigError(unknown("mechanism, preset or run", name, [*registry.names("mechanism"), *preset_names()]))

@@ -270,9 +270,7 @@ def _describe(
                 os.path.relpath(row.run.path, folder),
                 {column.key: row.values[column.key] for column in columns},
                 LossCurve.of(row.run.metrics()),
-                LossCurve.of(
-                    replace(step, loss=step.dev_loss) for step in row.run.metrics() if step.dev_loss is not None
-                ),
+                LossCurve.of_validation(row.run.metrics()),
             )
             for row in rows
         ),

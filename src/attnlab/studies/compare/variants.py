@@ -29,7 +29,7 @@ from attnlab.errors import ConfigError, UserError, unknown
 from attnlab.lm import stages
 from attnlab.lm.model import LanguageModel
 from attnlab.store import usercode
-from attnlab.store.runs import Run, lineage
+from attnlab.store.runs import Run, lineage, located
 
 _MECHANISM = "model.mechanism"
 _OPTIONS = "model.options"
@@ -172,8 +172,8 @@ def _is_mechanism(name: str) -> bool:
 
 
 def is_run(name: str) -> bool:
-    """Whether a name is that of a run folder."""
-    return (Path(name) / "config.json").is_file()
+    """Whether a name is that of a run, and not that of a mechanism or preset."""
+    return not _is_mechanism(name) and name not in preset_names() and (located(name) / "config.json").is_file()
 
 
 def _short_names(mechanisms: Iterable[str]) -> list[str]:
@@ -251,8 +251,6 @@ def _preset_or_file(base: Variant, name: str) -> Variant:
         raise ConfigError(
             f"{name} is a mechanism and others are not: compare mechanisms, presets or files, all of one kind"
         )
-    if name.endswith(".py"):
-        raise ConfigError(f"{name} is a file: name the class in it, {name}:MyAttention")
     if "/" in name:
         raise ConfigError(f"there is no run {name}: name the folder of a finished run, a mechanism or a preset")
     choices = [*registry.names("mechanism"), *preset_names()]

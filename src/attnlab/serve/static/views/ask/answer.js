@@ -9,7 +9,7 @@ import { shown } from "./weights.js";
 /**
  * @typedef {object} Answer
  * @property {string} answer
- * @property {number} probability
+ * @property {number | null} probability  null for a name that was never seen
  * @property {[string, number][]} alternatives
  * @property {boolean} calibrated
  * @property {[string, string, string]} quote  before, at and after the answer
@@ -86,8 +86,8 @@ export const verdictView = (answer, written, risk, changed) => {
       h("p", { class: "said" },
         one.abstains ? h("span", { class: "no-answer" }, "It abstains.") : h("strong", {}, answer.answer),
         h("span", { class: `badge ${colour}` }, one.verdict),
-        h("span", { class: "sure" }, chance(answer.probability))),
-      one.abstains ? h("p", {}, "It would have said ", h("strong", {}, answer.answer), ".") : "",
+        answer.probability !== null && h("span", { class: "sure" }, chance(answer.probability))),
+      one.abstains && answer.probability !== null ? h("p", {}, "It would have said ", h("strong", {}, answer.answer), ".") : "",
       written !== answer.answer ? h("p", { class: "quiet differs" }, `Chosen one at a time, the likeliest tokens make ${written ? `“${written}”` : "no answer"}; the answer is the likeliest as a whole, among the answers and names that it was trained on.`) : "",
       ...reasons.map((reason) => h("p", { class: "reason" }, reason)),
       reasons.includes(one.rule) ? "" : h("details", {}, h("summary", {}, answer.calibrated ? "What this risk guarantees" : "Why there is no guarantee"), h("p", { class: "quiet" }, one.rule)));
@@ -95,7 +95,7 @@ export const verdictView = (answer, written, risk, changed) => {
   decide();
 
   const [before, named, after] = answer.quote;
-  const numbers = h("div", {}, bars(answer.alternatives), nearest(answer));
+  const numbers = h("div", {}, answer.alternatives.length > 0 && bars(answer.alternatives), nearest(answer));
   addExports(numbers);
   return h("div", { class: "split" },
     h("div", {},
