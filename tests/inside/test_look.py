@@ -275,6 +275,24 @@ def test_the_page_says_what_is_shown_instead_of_a_pattern(pieces: Tokenizer, min
     assert "Each small picture is a head" not in words(page)
 
 
+def test_the_page_shows_what_states_hold(pieces: Tokenizer) -> None:
+    view = look(make("gated_delta,dot", n_layer=3), pieces, TEXT)
+    assert [layer.tap for layer in view.states] == ["blocks.0.attn.hook_state", "blocks.2.attn.hook_state"]
+    page, data, _ = shown(view)
+    assert sorted(data["heads"]) == [f"{row}-{head}" for row in range(1, 6) for head in range(1, 5)]
+    for row, layer in enumerate(view.states, start=4):
+        for head, held in enumerate(layer.maps, start=1):
+            assert held.triu(1).any()
+            assert torch.allclose(torch.tensor(data["heads"][f"{row}-{head}"]) / 1000, held, atol=6e-4)
+    kept = int((view.states[0].maps[0].diagonal() >= 0.5).sum())
+    assert f"After the text it returns at least half of the value of {kept} of {len(view.tokens)} tokens." in words(
+        page
+    )
+    assert "A recurrent layer keeps no tokens" in words(page)
+    assert [*view.record().states] == [layer.tap for layer in view.states]
+    assert "A recurrent layer" not in words(shown(look(make(), pieces, TEXT))[0])
+
+
 def test_weights_below_zero_are_shown_as_such(pieces: Tokenizer, mine: Path) -> None:
     page, data, png = shown(look(make(f"{mine}:Less"), pieces, TEXT))
     assert "Weights below zero have another colour." in words(page)

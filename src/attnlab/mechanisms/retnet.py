@@ -23,8 +23,8 @@ class Retention(Recurrent):
     Parameters
     ----------
     form
-        retnet: factors 1 - 2^(-5 - head), rotary positions, each head normalised; lightning, as in MiniMax-01
-        (arXiv:2501.08313): factors exp(-2^(-8 head / heads)), SiLU, all heads normalised together, sigmoid gate
+        heads count from 1; retnet: factors 1 - 2^(-4 - head), rotary positions, each head normalised; lightning, as in
+        MiniMax-01 (arXiv:2501.08313): factors exp(-2^(-8 head / heads)), SiLU, all heads normalised together, sigmoid gate
     conv
         tokens of the short convolution before queries, keys and values; 0: none
     head_width
@@ -65,7 +65,7 @@ class Retention(Recurrent):
         """Queries or keys, rotated by their positions."""
         if not self.rotary:
             return part
-        table = ops.rotary_table(part.shape[1], part.shape[-1] // 2 * 2, start=start).to(part)
+        table = ops.rotary_table(part.shape[1], part.shape[-1] // 2 * 2, start=start).to(part.device)
         return ops.rotate(part.transpose(1, 2), table).transpose(1, 2)
 
     def gates(self, x: Float[Tensor, "B T D"]) -> Gates:
