@@ -120,6 +120,19 @@ def test_the_absorbed_form_of_latent_attention_equals_the_expanded_one(options: 
         make("mla", rope=3)
 
 
+@pytest.mark.parametrize("name", ["mla", "dsa", "dsa_mla"])
+def test_a_layer_of_16_bits_computes_the_same_within_their_rounding(name: str) -> None:
+    module = make(name, rotary=True, **({} if name == "dsa" else {"query_rank": 6}))
+    x = torch.randn(2, 15, WIDTH)  # fewer than topk: no token is left out by rounding
+    exact = module(x)
+    module.bfloat16()
+    cache = module.new_cache()
+    parts = [module(part, cache=cache) for part in x.bfloat16().split([9, 1, 5], dim=1)]
+    for out in (module(x.bfloat16()), torch.cat(parts, dim=1)):
+        assert out.dtype == torch.bfloat16
+        assert (out - exact).abs().max() <= 0.05 * exact.abs().max()
+
+
 # The indexer
 
 

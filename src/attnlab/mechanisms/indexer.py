@@ -66,6 +66,7 @@ class Indexer(nn.Module):
         self, x: Float[Tensor, "B T D"], asked: Float[Tensor, "B T A"], start: int
     ) -> tuple[Float[Tensor, "B T Q"], Float[Tensor, "B T K"]]:
         """Queries of all heads followed by their weights, and keys."""
+        x, asked = (part.to(self.key.weight.dtype) for part in (x, asked))
         queries = self.rotate(ops.split_heads(self.query(asked), self.n_head), start)
         weights = self.weight(x) * (self.n_head * self.width) ** -0.5
         keys = self.rotate(self.norm(self.key(x))[:, None], start)

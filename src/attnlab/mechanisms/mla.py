@@ -7,6 +7,7 @@ from typing import Any, Unpack
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from attnlab import ops
 from attnlab.errors import ConfigError
@@ -14,6 +15,11 @@ from attnlab.mechanisms.heads import Attention, Rotation, Shared
 from attnlab.registry import mechanism
 
 EPSILON = 1e-6  # of the norms of latents, as in released models
+
+
+def _normalise(x: Tensor, norm: nn.RMSNorm) -> Tensor:
+    """Normalise in float32, also with weights of 16 bits."""
+    return F.rms_norm(ops.single(x), (x.shape[-1],), ops.single(norm.weight), EPSILON)
 
 
 class LatentHeads(nn.Module):
@@ -33,9 +39,9 @@ class LatentHeads(nn.Module):
 
     def query_input(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T R"]:
         """What queries are projected from: the input, or a latent of its own."""
-        return (
-            x if self.query_down is None or self.query_norm is None else self.query_norm(ops.single(self.query_down(x)))
-        )
+        if self.query_down is None or self.query_norm is None:
+            return x
+        return _normalise(self.query_down(x), self.query_norm).to(x.dtype)
 
     def forward(
         self, x: Float[Tensor, "B T D"], start: int = 0, source: Float[Tensor, "B S D"] | None = None
@@ -44,7 +50,7 @@ class LatentHeads(nn.Module):
         plain, rotated = ops.split_heads(self.query(self.query_input(x)), self.n_head).split(self.widths, dim=-1)
         down = self.down(x if source is None else source)[:, None]
         latent, key = down.split([down.shape[-1] - self.widths[1], self.widths[1]], dim=-1)
-        latent = self.norm(ops.single(latent))
+        latent = _normalise(latent, self.norm)
         q = torch.cat([plain, self.rotate(rotated, start)], dim=-1)
         k = torch.cat([latent, self.rotate(key, start)], dim=-1)
         return q.to(down.dtype), k.to(down.dtype), latent.to(down.dtype)

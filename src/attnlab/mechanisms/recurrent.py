@@ -4,7 +4,7 @@
     S <- decay · S;  S <- S + k (write · v - Sᵀ (erase · k))ᵀ;  output = Sᵀ q / √width      (kernels/scan.py)
 
 A mechanism is a `Recurrent` that defines its `gates`. The output of each head is normalised, multiplied by a gate and
-projected. The order of tokens is in the state, so a mechanism is registered as `ordered`: the model adds no positions.
+projected. The order of tokens is in the state, so a mechanism is registered as `ordered`: its layers get no rotary positions.
 """
 
 from __future__ import annotations
