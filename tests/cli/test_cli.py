@@ -236,7 +236,7 @@ def test_mistakes_in_a_users_mechanism(
 def test_a_file_without_its_class_is_not_a_mechanism(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "mine.py").write_text("class Mine: pass")
     for command in (("audit", "mine.py"), ("bench", "mine.py"), ("pretrain", "--mechanism", "dot,mine.py")):
-        fails(capsys, 2, "mine.py: name a class in the file, such as mine.py:MyAttention", *command)
+        fails(capsys, 2, "mine.py is a file: name a class in it, mine.py:Mine", *command)
 
 
 def test_a_study_finds_mistakes_before_it_makes_a_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

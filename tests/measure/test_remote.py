@@ -132,7 +132,7 @@ def test_an_entry_is_that_of_the_class(remote: Remote, original: type[nn.Module]
     assert not entry.accepts("causal")
     with pytest.raises(ConfigError, match="^built is a module that was built; name its class$"):
         remote.entry("built")
-    with pytest.raises(ConfigError, match="^mine.py has no class 'Other'$"):
+    with pytest.raises(ConfigError, match="^mine.py has no class 'Other': choose from Mine, "):
         remote.entry("Other")
 
 

@@ -63,7 +63,7 @@ def test_a_question_is_suggested_that_is_answered_at_the_risk_that_is_named(taug
     assert refused.words.startswith(
         "no answer (guess: a risk of 10 % cannot be certified, the smallest is --max-risk 0.14): “"
     )
-    strange = oracle.answer(question.replace("?", ", pray?"), risk)
+    strange = oracle.answer(f"Pray, {question}", risk)
     assert (strange.verdict, strange.abstains) == (GUESS, True)
     assert oracle.suggest([Question("Where was Zaphod Beeblebrox born?", None)]) == ("", MAX_RISK)
 

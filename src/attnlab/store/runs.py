@@ -35,9 +35,7 @@ from attnlab.machine import environment
 from attnlab.store import folders, records
 
 FORMAT = 1  # version of run, model and checkpoint folders
-EXAMPLE = (
-    Path(__file__).parents[1] / "example"
-)  # a run that comes with attnlab, known by this name; tools/make_example.py
+EXAMPLE = Path(__file__).parents[1] / "example"  # a run that comes with attnlab, made by tools/make_example.py
 _KEPT_CHECKPOINTS = 2
 _RESTORE = ": restore it from a copy; or, to train from the beginning, remove it together with the folder checkpoints"
 
@@ -283,9 +281,10 @@ def _step_of(checkpoint: Path) -> int:
 
 def located(name: Path | str, root: Path = Path("runs")) -> Path:
     """Return the folder of a run, given by its path or by its name under `root`; `example` comes with attnlab."""
-    places = (Path(name), root / name, *([EXAMPLE] if str(name) == EXAMPLE.name else []))
+    places = (Path(name), root / name)
     ours = (place for place in places if (place / folders.MANIFEST).is_file())
-    return next(ours, next(filter(os.path.lexists, places), places[0]))
+    missing = EXAMPLE if str(name) == EXAMPLE.name else places[0]
+    return next(ours, next(filter(os.path.lexists, places), missing))
 
 
 def run_folder(path: Path) -> Path:
