@@ -118,7 +118,7 @@ def test_a_text_in_two_parts_is_the_text(
 @pytest.mark.parametrize("erase", [False, True])
 @pytest.mark.parametrize("decay", DECAYS)
 def test_pieces_are_invisible(monkeypatch: pytest.MonkeyPatch, decay: str, erase: bool) -> None:
-    monkeypatch.setattr("attnlab.kernels.scan._AT_ONCE", 1)
+    monkeypatch.setattr("attnlab.kernels.chunks._AT_ONCE", 1)
     check(by_chunks, drawn(100, decay, erase, loss=-50.0), torch.randn(2, 2, 5, 3, dtype=torch.float64))
 
 

@@ -20,13 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 TILE = 512  # keys per tile of torch's fused kernel for CPUs
 
 _active: list[Counter] = []
@@ -69,6 +71,17 @@ def counted_as(flops: Callable[[], int]) -> Iterator[None]:
     yield
     for counter, total in before:
         counter.total = total + flops()
+
+
+def counted(direction: _F) -> _F:
+    """Decorate a direction of an autograd function to count the `flops` that it writes into its context."""
+
+    @wraps(direction)
+    def run(ctx: Any, *given: Any) -> Any:
+        with counted_as(lambda: ctx.flops):
+            return direction(ctx, *given)
+
+    return cast("_F", run)
 
 
 def pairs_seen(asked: int, seen: int, causal: bool, *, before: int = 0, tile: int = 1) -> int:
