@@ -40,7 +40,9 @@ SETTINGS = {
 MECHANISMS = [
     name
     for name in registry.names("mechanism")
-    if (entry := registry.find("mechanism", name)).causal and not entry.defect
+    if (entry := registry.find("mechanism", name)).causal
+    and not entry.defect
+    and not name.startswith("dsa")  # whose indexer learns from means over the tokens of a process
 ]
 State = dict[str, Tensor]
 

@@ -195,7 +195,7 @@ class Marks:
         for student in self.students:
             failed = [outcome.name for outcome in student.outcomes if outcome.marked and not outcome.passed]
             passed = f"{sum(outcome.passed for outcome in student.outcomes)} of {len(student.outcomes)} tasks"
-            rows.append([Cell(student.name), student.total, Cell(passed), Cell(", ".join(failed))])
+            rows.append([Cell(student.name), student.total, Cell(passed), Cell(student.unmarked or ", ".join(failed))])
         return _table("Students", ("student", "points", "passed", "failed"), rows)
 
     def _mistakes(self) -> Table:
