@@ -78,7 +78,7 @@ class Sparse(_Selecting):
 
     The indexer learns in the backward pass of any loss: its scores get the gradient of the KL divergence of their softmax
     from the mean weights of all heads over the chosen tokens, averaged over tokens, whatever the scale of the loss. So it
-    learns slightly otherwise where a batch is computed in parts: in several processes, split by length, or packed. Nothing
+    learns slightly differently where a batch is computed in parts: in several processes, split by length, or packed. Nothing
     flows from it into the rest of the model.
 
     Costs: the indexer scores all pairs, and here the fused kernel computes all pairs too: in training several times the time
