@@ -66,6 +66,12 @@ def test_the_slider_changes_the_decision_without_a_request(page: Any, asked: Ser
     assert "It abstains." in page.locator(".decided").inner_text()
     assert "could not be certified" in page.locator(".decided .reason").first.inner_text()
     assert page.locator(".differs").count() == 0  # the tokens are the answer
+    smallest = page.get_by_text("The smallest risk on the slider that can be certified").inner_text()
+    while "could not be certified" in page.locator(".decided").inner_text():
+        assert (before := page.locator(".level").inner_text()) != "50 %"
+        slider.press("ArrowRight")
+        assert page.locator(".level").inner_text() != before
+    assert smallest.endswith(f" is {page.locator('.level').inner_text()}.")
     requests: list[str] = []
     page.on("request", lambda one: requests.append(one.url) if "/api/" in one.url else None)
     slider.focus()

@@ -63,7 +63,7 @@ def judge(
     threshold = _EVEN if rule is None else rule.threshold
     sure = threshold is not None and probability >= threshold
     if lookup is not None and not lookup.seen:
-        verdict, why = UNSEEN, "No line that it was trained on is about this name: the answer is only its fallback."
+        verdict, why = UNSEEN, "No line that it was trained on is about this name, so it has nothing to recall."
     elif not sure:
         verdict, why = GUESS, _guessed(probability, rule, distance)
     elif lookup is None:

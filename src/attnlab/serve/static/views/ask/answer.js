@@ -78,7 +78,10 @@ export const verdictView = (answer, written, risk, changed) => {
   const decide = () => {
     const one = answer.risks[Number(slider.value)];
     const words = `${Math.round(100 * one.risk)} %`;
-    const reasons = answer.calibrated && one.abstains && one.verdict !== "never seen" && !one.certified ? [one.rule, ...one.reasons] : one.reasons;
+    const uncertified = answer.calibrated && one.abstains && one.verdict !== "never seen" && !one.certified;
+    const least = answer.risks.find((other) => other.certified);
+    const smallest = least ? [`The smallest risk on the slider that can be certified is ${Math.round(100 * least.risk)} %.`] : [];
+    const reasons = uncertified ? [one.rule, ...smallest, ...one.reasons] : one.reasons;
     const colour = one.abstains && tone(one.verdict) === "good" ? "" : tone(one.verdict);
     level.textContent = words;
     slider.setAttribute("aria-valuetext", words);
