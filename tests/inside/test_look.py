@@ -18,6 +18,7 @@ from attnlab.inside.look import View, encode, head_numbers, look
 from attnlab.inside.taps import capture, influence
 from attnlab.lm.model import LanguageModel, model_files
 from attnlab.lm.tokenizers import MASK, Tokenizer
+from attnlab.store import listing
 from attnlab.store.folders import to_json, write_folder
 from verbs import call
 
@@ -321,6 +322,8 @@ def test_look_writes_a_page_and_a_picture(here: Path, capsys: pytest.CaptureFixt
     ]
     out = capsys.readouterr().out
     assert "page: runs/look-1/look.html" in out
+    entry = listing.read(here / "runs/look-1")  # its tokens are a list, where those of a run are a number
+    assert (entry.kind, entry.what, entry.tokens) == ("output", "look", None)
     assert out.count(" %  ") == 5
     assert call("look", "runs/recall-1", "Where was Babe Ruth born?", "--question", "--json") == 0
     printed = json.loads(capsys.readouterr().out)

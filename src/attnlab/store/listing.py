@@ -107,7 +107,7 @@ class _Figures:
     title: str = ""
     run: str | None = None  # that it is about
     settings: dict[str, Any] = field(default_factory=dict)
-    tokens: int | None = None
+    tokens: int | tuple[str, ...] | None = None  # how many, or the tokens of a text
     seconds: float | None = None
     loss: float | None = None
     accuracy: float | None = None
@@ -237,7 +237,7 @@ def _read_output(path: Path, manifest: Manifest) -> Entry:
         _changed(path / "result.json") or _changed(*path.iterdir()),
         seed=_typed(int, result.settings.get("seed")),
         progress=None if is_output else 1.0,
-        tokens=result.tokens,
+        tokens=_typed(int, result.tokens),
         seconds=result.seconds,
         loss=result.dev.loss if result.dev else result.loss,
         accuracy=result.main_accuracy,
