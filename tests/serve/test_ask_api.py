@@ -7,6 +7,7 @@ import base64
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -88,6 +89,16 @@ def test_a_folder_without_runs_has_the_example(tmp_path: Path) -> None:
         found = client.get("/api/ask/runs").json()
     assert found["root"] == str(tmp_path / "none")
     assert [run["name"] for run in found["runs"]] == ["example"]
+
+
+def test_models_of_an_unfinished_study_come_after_the_example(runs_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs_root / "recall-1", tmp_path / "recall-1")
+    with serving(Options(tmp_path)) as served, served.client() as client:
+        assert client.get("/api/ask/runs").json()["runs"][0]["name"] == "recall-1"
+        (tmp_path / "recall-1" / "result.json").unlink()
+        names = [run["name"] for run in client.get("/api/ask/runs").json()["runs"]]
+    assert names[0] == "example"
+    assert len(names) > 1
 
 
 def test_an_opened_run_says_what_it_is(asked: Served) -> None:

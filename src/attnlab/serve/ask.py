@@ -67,12 +67,21 @@ class Choices(Struct, frozen=True):
 
 
 def choices(options: Options, _: Query) -> Choices:
-    """The runs that have a model, the newest first, then the example; a study stands for its fine-tuned model."""
+    """The runs that have a model, the newest first, then the example, then what unfinished studies hold.
+
+    A study stands for its fine-tuned model.
+    """
     root = options.root
     entries = arrange(read_all(root), reverse=True) if root.is_dir() else []
-    runs = [choice for entry in entries for choice in _choices(root, entry)]
+    ready, begun = ([entry for entry in entries if _is_begun(entry) == late] for late in (False, True))
+    runs, later = ([choice for entry in some for choice in _choices(root, entry)] for some in (ready, begun))
     example = () if (root / EXAMPLE.name).is_dir() else _choice(EXAMPLE.parent, read(EXAMPLE), EXAMPLE)
-    return Choices(str(root), [*runs, *(structs.replace(choice, example=True) for choice in example)])
+    return Choices(str(root), [*runs, *(structs.replace(choice, example=True) for choice in example), *later])
+
+
+def _is_begun(entry: Entry) -> bool:
+    """Whether a study is not finished: its models may be baselines or half trained."""
+    return entry.kind == "study" and entry.state != "complete"
 
 
 def _choices(root: Path, entry: Entry) -> list[Choice]:
