@@ -12,8 +12,9 @@ from attnlab.errors import UserError
 from attnlab.serve.ask import EXAMPLE_QUESTION, MOST_SHOWN, RunQuery, Steps, open_run, steps
 from attnlab.serve.routes import Options
 from attnlab.store.folders import verify
+from attnlab.store.listing import find, may_delete
 from attnlab.store.runs import EXAMPLE
-from attnlab.trust import Answer, Oracle, ask
+from attnlab.trust import Answer, Oracle, ask, calibrate
 
 
 def files() -> dict[Path, tuple[int, int]]:
@@ -50,8 +51,12 @@ def test_it_answers_a_held_out_question_anywhere_and_writes_nothing(
     assert about.questions[0] == EXAMPLE_QUESTION
     shown = steps(options, Steps("example", EXAMPLE_QUESTION))
     assert "".join(shown.tokens[shown.given :]).strip() == expected
-    assert files() == before
     assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="is not changed"):
+        calibrate("example", tested)
+    with pytest.raises(UserError, match="is not deleted"):
+        may_delete(find("example"))
+    assert files() == before
     with pytest.raises(UserError, match=f"up to {MOST_SHOWN} tokens"):
         steps(options, Steps("example", "a " * 300, mode="continue"))
 

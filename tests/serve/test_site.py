@@ -15,6 +15,7 @@ import pytest
 from test_page import PHONE, settle
 
 from attnlab.cli import main
+from attnlab.serve.site import site_files
 
 _PAGES = ("", "design/?preset=inside", "mechanisms/?name=sliding", "mechanisms/", "runs/", "runs/recall-1/", "ask/")
 
@@ -149,6 +150,16 @@ def test_the_files_hold_no_solution_and_no_path_of_this_machine(written: Path, r
     assert not sheet["has_solutions"]
     assert not re.search(r"^solution", sheet["for_students"], re.MULTILINE)
     assert all("default-src 'none'" in text for path, text in texts.items() if path.name == "index.html")
+
+
+def test_reports_name_files_without_their_folders(tmp_path: Path) -> None:
+    corpus, run = tmp_path / "corpus.txt", tmp_path / "work" / "runs" / "a"
+    corpus.write_text("The cat sat on the mat and/or the dog.\n" * 40)
+    sizes = "--train.steps 1 --model.n_layer 1 --model.n_embd 16 --model.n_head 1 --model.block_size 32"
+    main(["pretrain", "--corpus", str(corpus), *f"--preset quick {sizes} --out {run}".split()])
+    report = site_files([str(run)])["api/runs/a/report.json"].decode()
+    assert "corpus.txt" in report
+    assert tmp_path.name not in report
 
 
 def test_a_folder_that_exists_or_a_name_without_a_report_ends_in_one_line(

@@ -269,7 +269,7 @@ def live_document(entry: Entry) -> Document:
     runs = [run for run in (entry.runs or (entry,)) if run.kind == "run"]
     title = f"The {entry.kind} {entry.name}"
     if not runs:
-        return Document("runs", title, ["Its first run has not begun yet."], [])
+        return Document("runs", title, ["No run with curves has begun yet."], [])
     whole = document(side_by_side([entry], [str(entry.path)]))
     names = {run.path: run.name if run is entry else str(run.path.relative_to(entry.path)) for run in runs}
     steps = {run.path: Run(run.path).metrics() for run in runs}
@@ -279,19 +279,12 @@ def live_document(entry: Entry) -> Document:
         for run in runs
         for step in [step for step in steps[run.path] if step.sample][-1:]
     ]
-    table = Table(
-        "Progress",
-        "Runs that have begun.",
-        columns("Run", *_PROGRESS),
-        [_progress(names[run.path], run, steps[run.path]) for run in runs],
-    )
+    rows = [_progress(names[run.path], run, steps[run.path]) for run in runs]
+    table = Table("Progress", "Runs that have begun.", columns("Run", *_PROGRESS), rows)
     curves = [_with_validation(names[run.path], steps[run.path]) for run in newest if steps[run.path]]
-    first = [
-        *section("Progress", table),
-        *section("Training and validation", *curves),
-        *section("Latest samples", *samples),
-    ]
-    active = [row for row in table.rows if row.cells[0].text == "training"]
+    drawn = section("Training and validation", *curves)
+    first = [*section("Progress", table), *drawn, *section("Latest samples", *samples)]
+    active = [row for row in rows if row.cells[0].text == "training"]
     lead = [f"{row.name.text} is at {row.cells[1].text}; time left: {row.cells[2].text}." for row in active]
     kept = [part for part in whole.sections if part.title in ("Where they differ", "Settings")]
     notices = [notice for notice in whole.notices if notice.tone]
@@ -306,12 +299,10 @@ def _progress(name: str, run: Entry, steps: Sequence[Step]) -> Row:
     done = run.progress or 0.0
     left = run.seconds * (1 - done) / done if run.state == "active" and run.seconds and done else None
     state = Cell("training" if run.state == "active" else run.state)
-    losses = [
-        cell(loss, "loss") for loss in (run.loss, validated[-1] if validated else None, min(validated, default=None))
-    ]
-    return Row(
-        Cell(name), [state, Cell(share_done(done), done), cell(left, "seconds"), cell(run.seconds, "seconds"), *losses]
-    )
+    last = validated[-1] if validated else None
+    losses = [cell(loss, "loss") for loss in (run.loss, last, min(validated, default=None))]
+    times = [cell(seconds, "seconds") for seconds in (left, run.seconds)]
+    return Row(Cell(name), [state, Cell(share_done(done), done), *times, *losses])
 
 
 def _with_validation(name: str, steps: Sequence[Step]) -> blocks.Chart:

@@ -24,6 +24,7 @@ from attnlab.store import listing
 from attnlab.store.records import encode_line
 
 _STATIC = Path(__file__).with_name("static")
+_FOLDERS = re.compile(r"(?<=[\s>(=,'\"])(?:/[\w.@+-]+)+/(?=[\w.@+-])")  # those of an absolute path, such as of a corpus
 # The script and style of reports, which those of the page are based on; the script as a module.
 SHARED = {"report.js": lambda: script() + "export { enhancements };\n", "report.css": style}
 
@@ -62,7 +63,7 @@ def _views() -> dict[str, Any]:
 
 
 def _reports(options: Options, names: Sequence[str]) -> dict[str, Any]:
-    """The list of runs and their reports, without the paths of this machine."""
+    """The list of runs and their reports, without the folders of this machine."""
     reports = {name: runs.report(options, runs.RunQuery(name)) for name in names}
     answers: dict[str, Any] = {
         "runs": runs.Listing("", [replace(report.entry, runs=()) for report in reports.values()])
@@ -71,6 +72,7 @@ def _reports(options: Options, names: Sequence[str]) -> dict[str, Any]:
         markup = report.markup
         for folder in (options.root, options.root.parent):
             markup = markup.replace(escape(f"{folder}/"), "") if folder.name else markup
+        markup = _FOLDERS.sub("", markup)
         answers[f"runs/{name}/report"] = structs.replace(report, markup=markup, command="", path=Path(name), files=[])
     return answers
 

@@ -24,7 +24,7 @@ from attnlab.errors import AttnlabError, ConfigError, StorageError, UserError, u
 from attnlab.reading import open_file
 from attnlab.store import records
 from attnlab.store.folders import MANIFEST, Manifest, hide, is_locked, is_written, kind_of, read_json
-from attnlab.store.runs import Run, RunRecord, Step, located
+from attnlab.store.runs import EXAMPLE, Run, RunRecord, Step, located
 from attnlab.store.usercode import split_names
 
 _OURS = ("run", "study", "classifier", "output")  # kinds written by attnlab, which may be deleted
@@ -477,6 +477,8 @@ def may_delete(entry: Entry) -> Entry:
     if entry.kind not in _OURS:
         raise UserError(f"{entry.path} is {entry.what} ({entry.note}): remove it by hand if that is meant")
     real = entry.path.resolve()
+    if real == EXAMPLE.resolve():
+        raise UserError("the example comes with attnlab and is not deleted: name runs of your own")
     if Path.cwd().resolve().is_relative_to(real):
         raise UserError(f"{entry.path} contains the current directory: go elsewhere first")
     return replace(entry, path=real)

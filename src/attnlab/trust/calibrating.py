@@ -28,7 +28,7 @@ from attnlab.lm.stages import stored_config
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store import records
 from attnlab.store.folders import add_files, digest, is_written, locked, read_bytes
-from attnlab.store.runs import Run, lineage
+from attnlab.store.runs import EXAMPLE, Run, lineage
 from attnlab.tasks.recall import Strangers
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution, familiarity
 from attnlab.trust.training_data import Forms, TrainingData, candidates, data_sources
@@ -167,6 +167,8 @@ def calibrate(
 ) -> Calibrated:
     """Calibrate a run on held-out questions and store the result in its folder."""
     run = open_run(run)
+    if run.path.resolve() == EXAMPLE.resolve():
+        raise UserError("the example comes calibrated and is not changed: calibrate a run of your own")
     data = data or TrainingData(run)
     facts, lookup = data.facts, data.look_up()
     forms = Forms(facts)

@@ -224,7 +224,7 @@ export const madeView = (state, act) => {
     state.step = Math.max(0, Math.min(steps.length - 1, state.step));
     const { kind, layer } = steps[state.step];
     // Another layer was chosen elsewhere on the page: the same step of that one.
-    if (layer >= 0 && state.layer && state.layer !== layer + 1) state.step = steps.findIndex((one) => one.layer === state.layer - 1 && (one.kind === kind || !["mlp", "attention"].includes(kind)));
+    if (layer >= 0 && made.layers[state.layer - 1] && state.layer !== layer + 1) state.step = steps.findIndex((one) => one.layer === state.layer - 1 && (one.kind === kind || !["mlp", "attention"].includes(kind)));
     const step = steps[state.step];
     const stations = stationsOf(steps);
     const focused = element.contains(document.activeElement) ? document.activeElement : null;
