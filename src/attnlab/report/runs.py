@@ -15,6 +15,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from attnlab import registry
 from attnlab.config import Settings
 from attnlab.errors import AttnlabError, UserError
@@ -309,7 +311,7 @@ def _with_validation(name: str, steps: Sequence[Step]) -> blocks.Chart:
     """The losses of a run on training and validation data, over the tokens read."""
     curve = LossCurve.of(steps)
     chart = validation_chart([(name, curve, LossCurve.of_validation(steps))])
-    return replace(chart, title=name) if chart else parts.loss_chart(name, curve)
+    return structs.replace(chart, title=name) if chart else parts.loss_chart(name, curve)
 
 
 # In the terminal

@@ -76,18 +76,24 @@ const hide = () => {
   tip = null;
 };
 
-/** Shows what a term means beside it, wherever there is room. @param {Event} event */
+/** Puts the explanation beside its term, wherever there is room. */
+const place = () => {
+  const box = tip?.parentElement?.getBoundingClientRect();
+  if (!tip || !box) return;
+  const { offsetWidth: width, offsetHeight: height } = tip;
+  tip.style.left = `${Math.max(8, Math.min(box.left, innerWidth - width - 8))}px`;
+  tip.style.top = `${box.bottom + height + 8 > innerHeight ? box.top - height : box.bottom}px`;
+};
+
+/** Shows what a term means. @param {Event} event */
 const show = ({ target }) => {
   const term = target instanceof Element ? target.closest("dfn[data-term]") : null;
   if (!term || (tip && term.contains(tip))) return;
   hide();
   tip = h("span", { class: "meaning", id: "meaning", role: "tooltip" }, TERMS[Number(term.getAttribute("data-term"))][1]);
-  const box = term.getBoundingClientRect();
   term.append(tip);
   term.setAttribute("aria-describedby", "meaning");
-  const { offsetWidth: width, offsetHeight: height } = tip;
-  tip.style.left = `${Math.max(8, Math.min(box.left, innerWidth - width - 8))}px`;
-  tip.style.top = `${box.bottom + height + 8 > innerHeight ? box.top - height : box.bottom}px`;
+  place();
 };
 
 /** Lets every term of a page show what it means. @param {Document} page */
@@ -99,6 +105,6 @@ export const explainTerms = (page) => {
     if (term && !term.contains(/** @type {Node | null} */ (event.relatedTarget)) && term !== page.activeElement) hide();
   });
   page.addEventListener("focusout", hide);
-  page.addEventListener("scroll", hide, true);
+  page.addEventListener("scroll", place, true);
   page.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 };

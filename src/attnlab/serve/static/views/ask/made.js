@@ -268,18 +268,21 @@ export const madeView = (state, act) => {
     if (busy || !asked) return;
     busy = true;
     let wanted = "";
-    while (asked && wanted !== (wanted = JSON.stringify([asked, state.token, state.changes]))) {
-      try {
-        trace = await post("ask/steps", { ...asked, token: state.token, changes: state.changes });
-        steps = stepsOf(/** @type {Trace} */ (trace));
-        [shownFor, problem.hidden] = [wanted, true];
-      } catch (error) {
-        if (!(error instanceof ApiError)) throw error;
-        [problem.textContent, problem.hidden] = [error.message, false];
-        trace = null;
+    try {
+      while (asked && wanted !== (wanted = JSON.stringify([asked, state.token, state.changes]))) {
+        try {
+          trace = await post("ask/steps", { ...asked, token: state.token, changes: state.changes });
+          steps = stepsOf(/** @type {Trace} */ (trace));
+          [shownFor, problem.hidden] = [wanted, true];
+        } catch (error) {
+          if (!(error instanceof ApiError)) throw error;
+          [problem.textContent, problem.hidden] = [error.message, false];
+          trace = null;
+        }
       }
+    } finally {
+      busy = false;
     }
-    busy = false;
     body.hidden = !trace;
     draw();
   };
